@@ -1,0 +1,23 @@
+"""The graders behind one protocol: what can be scored with, loaded, wrapped and proven.
+
+A classifier reward model is `r = w · norm(h) + b`; its head is a known direction.
+"""
+
+from reward_lens.signals.classifier import ClassifierRM, Linearized, Swept
+from reward_lens.signals.process import from_tiny
+from reward_lens.signals.protocol import Capability, RewardSignal, SignalMeta, require
+from reward_lens.signals.readouts import Readout
+from reward_lens.signals.wrap import wrap_hf_model
+
+__all__ = [
+    "Capability",
+    "ClassifierRM",
+    "Linearized",
+    "Readout",
+    "RewardSignal",
+    "SignalMeta",
+    "Swept",
+    "from_tiny",
+    "require",
+    "wrap_hf_model",
+]

@@ -1,0 +1,134 @@
+"""What every grader offers: capabilities, facts about itself, readouts, scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Flag, auto
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from reward_lens.errors import CapabilityError
+
+if TYPE_CHECKING:
+    from reward_lens.evidence import Evidence
+    from reward_lens.signals.readouts import Readout
+
+
+class Capability(Flag):
+    """What can be asked of a signal."""
+
+    SCORES = auto()
+    PREFIX_SCORES = auto()
+    ACTIVATIONS = auto()
+    GRADIENTS = auto()
+    HVP = auto()
+    LINEAR_READOUT = auto()
+
+    def __str__(self) -> str:
+        return "|".join(c.name or "" for c in type(self) if c in self) or "none"
+
+    __repr__ = __str__
+
+
+@dataclass(frozen=True)
+class SignalMeta:
+    """What is known of a signal, and what was chosen for it.
+
+    Attributes
+    ----------
+    adapter : str
+        A name made from the architecture; no class stands behind it.
+    architecture : str
+        Class of the model.
+    source : str
+        Path or id it was loaded from; ``"memory"`` for a model handed over.
+    template : str
+        ``"chat template"``, or the plain text form used because the tokenizer has none.
+    bos : str
+        Who supplies the first token: ``"template"``, ``"tokenizer"`` or ``"none"``.
+    position : str
+        Which token the head reads: ``"native"`` (as transformers does) or ``"last"``.
+    pad_id : int or None
+    max_length : int or None
+        Longest item in tokens.
+    dtype, device, kernel : str
+        Of the trunk; ``kernel`` is the attention implementation.
+    n_layers, width, n_rows : int
+        Blocks, width of the stream, rows of the head.
+    granularity : str
+        How finely the stream's decomposition verified.
+    quickcheck : str
+        ``"passed"`` or ``"skipped"``.
+    ignored_keys : tuple of str
+        Checkpoint keys known to be inert that the model did not take.
+    notes : tuple of str
+        Anything a reader must know before leaning on a number.
+    """
+
+    adapter: str
+    architecture: str
+    source: str
+    template: str
+    bos: str
+    position: str
+    pad_id: int | None
+    max_length: int | None
+    dtype: str
+    device: str
+    kernel: str
+    n_layers: int
+    width: int
+    n_rows: int
+    granularity: str
+    quickcheck: str = "skipped"
+    ignored_keys: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class RewardSignal(Protocol):
+    """A grader that scores items."""
+
+    @property
+    def meta(self) -> SignalMeta:
+        """What is known of the signal."""
+
+    @property
+    def caps(self) -> Capability:
+        """What can be asked of it."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of weights, tokenizer, template and convention."""
+
+    def readouts(self) -> list[Readout]:
+        """Every named scalar of the signal."""
+
+    def readout(self, name: str = "reward") -> Readout:
+        """One readout by name."""
+
+    def score(self, items: Iterable[Any]) -> Evidence:
+        """Score items."""
+
+
+def require(signal: RewardSignal, needed: Capability, instrument: str) -> None:
+    """Refuse an instrument on a signal that lacks what it needs.
+
+    Raises
+    ------
+    CapabilityError
+        Naming the capability and what has it.
+    """
+    lacking = needed & ~signal.caps
+    if lacking:
+        raise CapabilityError(
+            f"{instrument} needs {lacking}, which {signal.meta.architecture} does not offer (it "
+            f"offers {signal.caps}). {_WHO_HAS_IT}"
+        )
+
+
+_WHO_HAS_IT = (
+    "Classifier reward models on a causal transformer whose blocks verified have all of them; "
+    "signal.meta.notes says what did not verify here."
+)
