@@ -10,7 +10,17 @@ from importlib import import_module
 __version__ = "0.1.0"
 
 # Public name -> module that defines it.
-_PUBLIC: dict[str, str] = {}
+_PUBLIC: dict[str, str] = {
+    "Evidence": "reward_lens.evidence",
+    "Item": "reward_lens.data",
+    "Pairs": "reward_lens.data",
+    "attribution": "reward_lens.instruments",
+    "from_tiny": "reward_lens.signals",
+    "lens": "reward_lens.instruments",
+    "load_pairs": "reward_lens.data",
+    "load_signal": "reward_lens.signals",
+    "wrap_hf_model": "reward_lens.signals",
+}
 
 __all__ = ["__version__", *_PUBLIC]
 

@@ -12,5 +12,18 @@ from reward_lens.data.items import (
     as_items,
     items_fingerprint,
 )
+from reward_lens.data.loading import load_pairs
+from reward_lens.data.rows import Columns, as_pairs
 
-__all__ = ["Item", "Message", "Pair", "Pairs", "as_item", "as_items", "items_fingerprint"]
+__all__ = [
+    "Columns",
+    "Item",
+    "Message",
+    "Pair",
+    "Pairs",
+    "as_item",
+    "as_items",
+    "as_pairs",
+    "items_fingerprint",
+    "load_pairs",
+]

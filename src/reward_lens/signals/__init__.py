@@ -4,6 +4,7 @@ A classifier reward model is `r = w · norm(h) + b`; its head is a known directi
 """
 
 from reward_lens.signals.classifier import ClassifierRM, Linearized, Swept
+from reward_lens.signals.loading import load_signal
 from reward_lens.signals.process import from_tiny
 from reward_lens.signals.protocol import Capability, RewardSignal, SignalMeta, require
 from reward_lens.signals.readouts import Readout
@@ -18,6 +19,7 @@ __all__ = [
     "SignalMeta",
     "Swept",
     "from_tiny",
+    "load_signal",
     "require",
     "wrap_hf_model",
 ]

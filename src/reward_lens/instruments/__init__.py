@@ -1,0 +1,9 @@
+"""Measurements on a signal and pairs; each declares what it needs and returns evidence.
+
+No module tree is known here: sites, exact pieces and forwards come from the signal.
+"""
+
+from reward_lens.instruments.layer_lens import lens
+from reward_lens.instruments.write_attribution import attribution
+
+__all__ = ["attribution", "lens"]

@@ -1,0 +1,204 @@
+"""The lens: how the margin forms over depth, read along the head's direction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from reward_lens.backbone import Site
+from reward_lens.data import as_pairs
+from reward_lens.evidence import Evidence, GaugeStatus, Tier, Units
+from reward_lens.evidence.intervals import cluster_t
+from reward_lens.instruments.sides import Sides
+from reward_lens.signals import Capability, ClassifierRM, require
+from reward_lens.signals.classifier import BATCH_TOKENS, Progress
+from reward_lens.signals.identity import provenance
+
+READINGS = ("frozen", "applied")
+#: A final margin below this share of the largest one has no halfway point worth naming.
+_DEGENERATE = 1e-6
+
+Floats = npt.NDArray[np.float64]
+
+
+def lens(
+    signal: ClassifierRM,
+    pairs: Any,
+    *,
+    readout: str = "reward",
+    position: str | None = None,
+    truncate: str = "error",
+    batch_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> Evidence:
+    """Read the margin off the residual stream at every depth.
+
+    Depth 0 is the embedding, depth ``l + 1`` the stream after layer ``l``. Two readings are always
+    given together, because they answer different questions and can disagree by most of a network:
+
+    - ``frozen``: the final norm held at its value on the item; partial sums of what the layers
+      write, ending in the score.
+    - ``applied``: head and norm applied to the stream at that depth, as if the network ended there
+      (the logit-lens reading).
+
+    Parameters
+    ----------
+    signal : ClassifierRM
+    pairs : Pairs or anything :func:`~reward_lens.data.as_pairs` takes
+    readout : str
+    position : {"native", "last"}, optional
+    progress : callable, optional
+        Told the number of finished items of each batch.
+
+    Returns
+    -------
+    Evidence
+        Value float64 ``[reading, pair, depth]``: margins in reward units. Tables: ``curve`` (per
+        reading and depth: mean margin with a cluster-t interval, median share of the final margin,
+        share of pairs that already have the final sign), ``crystallization`` (per reading) and
+        ``crossings`` (per reading and pair).
+
+    Raises
+    ------
+    CapabilityError
+        If the signal has no linear readout on activations.
+
+    Notes
+    -----
+    The crossing is the first depth at which the margin reaches half its final value; the stable one
+    is the depth after which it never falls below that again. Margins that are zero at the end have
+    neither: they are NaN and counted as degenerate.
+    """
+    require(signal, Capability.ACTIVATIONS | Capability.LINEAR_READOUT, "lens")
+    given = as_pairs(pairs)
+    chosen = signal.readout(readout)
+    sides = Sides.of(signal, given, position, truncate)
+    layers = [Site("resid_post", k) for k in range(signal.meta.n_layers)]
+    stream = [Site("embed"), *layers]
+    values = np.empty((len(sides.encoded), len(READINGS), len(stream)))
+    sweep = signal.sweep(
+        sides.encoded, stream, sides.read, batch_tokens=batch_tokens, progress=progress
+    )
+    for seen in sweep:
+        exact = signal.linearize(chosen, seen.sites[stream[-1]])
+        for depth, site in enumerate(stream):
+            state = seen.sites[site]
+            partial = (state.double() * exact.u).sum(-1) + exact.constant
+            values[seen.index, 0, depth] = partial.cpu().numpy()
+            values[seen.index, 1, depth] = chosen.project(state).cpu().numpy()
+    margins = sides.split(values)[2].transpose(1, 0, 2)
+    crossings = {r: crossing_depths(margins[k]) for k, r in enumerate(READINGS)}
+    return Evidence(
+        value=xr.DataArray(
+            margins,
+            dims=("reading", "pair", "depth"),
+            coords={
+                "reading": list(READINGS),
+                "depth": np.arange(len(stream)),
+                "fraction": ("depth", np.arange(len(stream)) / len(layers)),
+                **sides.pair_coords(),
+            },
+            name="margin",
+        ),
+        instrument="lens",
+        version="1",
+        subject=signal.subject(given.fingerprint, chosen, position),
+        tier=Tier.OBSERVATIONAL,
+        gauge=GaugeStatus.INVARIANT,
+        units=Units.REWARD,
+        provenance=provenance(
+            signal, {"readout": readout, "truncate": truncate}, cost=float(len(sides.encoded))
+        ),
+        uncertainty=tuple(
+            cluster_t(f"{r}.first", c["first"][ok], given.lineages[ok])
+            for r, c in crossings.items()
+            if (ok := ~np.isnan(c["first"])).any()
+        ),
+        tables={
+            "curve": _curve(margins, given.lineages),
+            "crystallization": _summary(crossings),
+            "crossings": _per_pair(crossings, given.ids),
+        },
+    )
+
+
+def crossing_depths(margins: Floats) -> dict[str, Floats]:
+    """Where each pair's margin reaches half its final value.
+
+    Parameters
+    ----------
+    margins : ndarray, [pair, depth]
+
+    Returns
+    -------
+    dict
+        ``first`` and ``stable``: depth ``[pair]``, NaN where the final margin is degenerate;
+        ``flips``: 1.0 where the margin has the other sign at some depth after the first crossing.
+    """
+    final = margins[:, -1]
+    scale = np.abs(final).max(initial=0.0)
+    bad = np.abs(final) <= _DEGENERATE * scale
+    share = margins / np.where(bad, 1.0, final)[:, None]
+    reached = share >= 0.5
+    first = reached.argmax(1).astype(float)
+    below = ~reached[:, ::-1]
+    stable = np.where(below.any(1), margins.shape[1] - below.argmax(1), 0).astype(float)
+    after = np.arange(margins.shape[1])[None] > first[:, None]
+    flips = ((share < 0) & after).any(1).astype(float)
+    return {k: np.where(bad, np.nan, v) for k, v in
+            {"first": first, "stable": stable, "flips": flips}.items()}  # fmt: skip
+
+
+def _curve(margins: Floats, lineages: npt.NDArray[np.object_]) -> pd.DataFrame:
+    rows = []
+    for reading, curve in zip(READINGS, margins, strict=True):
+        final = curve[:, -1]
+        real = final != 0
+        for depth in range(curve.shape[1]):
+            mean = cluster_t("mean", curve[:, depth], lineages)
+            rows.append(
+                {
+                    "reading": reading,
+                    "depth": depth,
+                    "mean_margin": mean.estimate,
+                    "low": mean.low,
+                    "high": mean.high,
+                    "median_share": float(np.median(curve[real, depth] / final[real]))
+                    if real.any()
+                    else np.nan,
+                    "share_with_final_sign": float(
+                        (np.sign(curve[real, depth]) == np.sign(final[real])).mean()
+                    )
+                    if real.any()
+                    else np.nan,
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _summary(crossings: dict[str, dict[str, Floats]]) -> pd.DataFrame:
+    rows = []
+    for reading, c in crossings.items():
+        ok = ~np.isnan(c["first"])
+        rows.append(
+            {
+                "reading": reading,
+                "median_first": float(np.median(c["first"][ok])) if ok.any() else np.nan,
+                "median_stable": float(np.median(c["stable"][ok])) if ok.any() else np.nan,
+                "share_sign_change_after_first": float(c["flips"][ok].mean())
+                if ok.any()
+                else np.nan,
+                "pairs": int(ok.sum()),
+                "degenerate": int((~ok).sum()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _per_pair(crossings: dict[str, dict[str, Floats]], ids: list[str]) -> pd.DataFrame:
+    frames = [pd.DataFrame({"reading": r, "pair": ids, **c}) for r, c in crossings.items()]
+    return pd.concat(frames, ignore_index=True)
