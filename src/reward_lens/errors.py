@@ -32,7 +32,7 @@ class LoadError(RewardLensError):
     """A path or id that cannot be turned into a signal."""
 
 
-class DownloadRefused(LoadError):
+class DownloadRefused(LoadError):  # noqa: N818 - a refusal, not a failure
     """Files would have to be fetched, and the caller did not allow it."""
 
 

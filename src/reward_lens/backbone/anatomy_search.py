@@ -8,8 +8,10 @@ its real weights, one at a time in float32.
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -74,9 +76,9 @@ def find_anatomy(model: nn.Module, config: Any, device: torch.device) -> Anatomy
 
 def probe_ids(config: Any, device: torch.device) -> Tensor:
     """A short row of distinct ids ``[1, 9]``, spread over the vocabulary and free of the pad id."""
-    spread = torch.linspace(1, config.vocab_size - 2, _PROBE_LENGTH + 1).long().unique()
-    spread = spread[spread != (config.pad_token_id if config.pad_token_id is not None else -1)]
-    return spread[:_PROBE_LENGTH][None].to(device)
+    spread = np.unique(np.linspace(1, config.vocab_size - 2, _PROBE_LENGTH + 1).astype(int))
+    kept = spread[spread != (config.pad_token_id if config.pad_token_id is not None else -1)]
+    return torch.tensor(kept[:_PROBE_LENGTH], device=device)[None]
 
 
 def find_blocks(calls: list[Call]) -> tuple[list[Call], Path, Path]:
@@ -119,7 +121,7 @@ def _links(chain: list[Call]) -> tuple[int, Path, Path] | None:
         for enter, given in chain[1].inputs():
             if given.shape != out.shape or out.dim() != 3 or not torch.equal(given, out):
                 continue
-            pairs = zip(chain[:-1], chain[1:], strict=True)
+            pairs = itertools.pairwise(chain)
             if all(_linked(a, b, enter, leave) for a, b in pairs):
                 return len(chain), enter, leave
     return None
@@ -204,10 +206,10 @@ def _blocks(
         kind = _kind(call.module)
         if kind not in plans:
             plans[kind] = plan_block(Specimen(call, enter, leave, shift=True), expected)
-        plan, reasons = plans[kind], {}
+        plan = plans[kind]
         specimen = Specimen(call, enter, leave, shift=False)
         writes = {w.mixes: w for w in plan.writes}
-        reasons.update(plan.missing)
+        reasons = dict(plan.missing)
         if plan.writes:
             reasons.update(_verify(specimen, plan))
         missing.update({f"L{layer}.{name}": why for name, why in reasons.items()})
@@ -235,14 +237,9 @@ def _verify(specimen: Specimen, plan: BlockPlan) -> dict[str, str]:
     """Check a plan on one block's real weights; return what failed and why."""
     reasons: dict[str, str] = {}
     values = specimen.rerun([w.spot for w in plan.writes])
-    given = specimen.given
-    y = pick(
-        specimen.block(*given["args"], **given["kwargs"]).detach()
-        if specimen.leave == ()
-        else specimen.block(*given["args"], **given["kwargs"]),
-        specimen.leave,
-    ).detach()
-    error = relative_excess(y - specimen.x, [v.reshape(specimen.x.shape) for v in values])
+    error = relative_excess(
+        specimen.x, specimen.output(), [v.reshape(specimen.x.shape) for v in values]
+    )
     if error > TOLERANCE:
         reasons["sublayer"] = f"the writes miss what the block adds by {error:.1e} of its size"
     for write in plan.writes:
@@ -268,7 +265,8 @@ def _head_gap(specimen: Specimen, write: WritePlan, heads: HeadsPlan) -> float:
                 :, h * heads.width : (h + 1) * heads.width
             ]
             parts.append(linear(only) - constant)
-    return relative_excess(out.reshape(len(z), -1), parts)
+    out = out.reshape(len(z), -1)
+    return relative_excess(torch.zeros_like(out), out, parts)
 
 
 def _write(call: Call, plan: WritePlan, with_heads: bool) -> Write:

@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,7 +21,7 @@ from reward_lens.backbone.norms import probe_norm
 from reward_lens.backbone.taps import Handler, Tap, attach
 from reward_lens.backbone.tracing import Call, Path, map_tensors, pick, put, tensors_in, trace
 
-TOLERANCE = 1e-5  # elementwise, relative to the sum of magnitudes that were added
+TOLERANCE = 1e-5  # relative to what was added; see relative_excess
 _MAX_WRITES = 3
 _BUMPED_CHANNELS = 12  # fewer can miss the query rows of a fused projection
 
@@ -93,12 +94,18 @@ class Specimen:
             with torch.no_grad():
                 for p in self.block.parameters():
                     if p.dim() == 1:
-                        p += 0.1 * torch.randn(p.shape, generator=generator).to(p.device)
+                        p.add_(0.1 * torch.randn(p.shape, generator=generator).to(p.device))
         self.x: Tensor = pick(self.given, enter)
 
     def calls(self) -> list[Call]:
         """Trace one call."""
         return trace(self.block, *self.given["args"], **self.given["kwargs"])
+
+    @torch.no_grad()
+    def output(self) -> Tensor:
+        """The stream that leaves one call."""
+        out: Tensor = pick(self.block(*self.given["args"], **self.given["kwargs"]), self.leave)
+        return out
 
     def rerun(
         self,
@@ -140,7 +147,7 @@ def plan_block(specimen: Specimen, expected_heads: int | None) -> BlockPlan:
     calls = specimen.calls()
     candidates = _candidates(calls, specimen.x)
     y = pick({"out": calls[0].output}, ("out", *specimen.leave))
-    chosen = _summands(y - specimen.x, candidates)
+    chosen = _summands(specimen.x, y, candidates)
     if chosen is None:
         return BlockPlan(missing={"sublayer": "no module outputs add up to what the block adds"})
     mixing = [_mixes(specimen, chosen, i) for i in range(len(chosen))]
@@ -181,13 +188,13 @@ def _candidates(calls: list[Call], x: Tensor) -> list[tuple[Spot, Tensor]]:
 
 
 def _summands(
-    target: Tensor, candidates: list[tuple[Spot, Tensor]]
+    before: Tensor, after: Tensor, candidates: list[tuple[Spot, Tensor]]
 ) -> list[tuple[Spot, Tensor]] | None:
-    """The smallest set of candidates that adds up to the target, elementwise; the best of equals."""
+    """The smallest set of candidates that makes ``after`` of ``before``; the best of equals."""
     for k in range(1, _MAX_WRITES + 1):
         best: tuple[float, list[tuple[Spot, Tensor]]] | None = None
         for subset in itertools.combinations(candidates, k):
-            error = relative_excess(target, [v for _, v in subset])
+            error = relative_excess(before, after, [v for _, v in subset])
             if error <= TOLERANCE and (best is None or error < best[0]):
                 best = (error, list(subset))
         if best is not None:
@@ -195,15 +202,18 @@ def _summands(
     return None
 
 
-def relative_excess(target: Tensor, parts: list[Tensor]) -> float:
-    """Largest ``|target − Σ parts|`` relative to ``|target| + Σ|parts|``, both over a row's channels.
+def relative_excess(before: Tensor, after: Tensor, parts: list[Tensor]) -> float:
+    """How far ``before + Σ parts`` misses ``after``, relative to what was added.
 
-    The scale is a row's largest magnitude: a single channel can cancel to nothing.
+    Per row: the largest ``|after − before − Σ parts|``, less what adding to a large stream rounds
+    away, over the largest ``Σ|parts|`` of the row (a single channel can cancel to nothing).
     """
     total = torch.stack([p.double() for p in parts])
-    gap = (target.double() - total.sum(0)).abs().amax(-1)
-    scale = (target.double().abs() + total.abs().sum(0)).amax(-1)
-    return float((gap / scale.clamp_min(1e-30)).max())
+    gap = (after.double() - before.double() - total.sum(0)).abs().amax(-1)
+    stream = (before.abs() + after.abs()).amax(-1).double()
+    rounding = 2 * torch.finfo(torch.float32).eps * stream
+    scale = total.abs().sum(0).amax(-1).clamp_min(1e-30)
+    return float(((gap - rounding).clamp_min(0) / scale).max())
 
 
 def _perturbed_before_last(specimen: Specimen) -> Tensor:
@@ -215,7 +225,7 @@ def _perturbed_before_last(specimen: Specimen) -> Tensor:
 
 
 def _mixes(specimen: Specimen, writes: list[tuple[Spot, Tensor]], which: int) -> bool:
-    """Whether a write at the last position changes with earlier positions, the other writes held."""
+    """Whether a write at the last position changes with earlier ones, other writes held."""
     spot, value = writes[which]
     held = {s: v for i, (s, v) in enumerate(writes) if i != which}
     (seen,) = specimen.rerun([spot], x=_perturbed_before_last(specimen), edits=held)
@@ -247,9 +257,7 @@ def _with_norm(
         if not torch.equal(call.output.reshape(value.shape), value):
             continue
         if probe_norm(call.module, width, value.device) is not None:
-            return WritePlan(
-                spot, mixes, call.name, Spot(call.name, call.nth, inputs[0][0])
-            )
+            return WritePlan(spot, mixes, call.name, Spot(call.name, call.nth, inputs[0][0]))
     return WritePlan(spot, mixes)
 
 
@@ -318,8 +326,8 @@ def _head_width(
             if not tensor.is_floating_point() or tensor.dim() < 2 or tensor.shape[-1] < 2:
                 continue
             spot = Spot(call.name, call.nth, path)
-            channels = torch.linspace(0, tensor.shape[-1] - 1, _BUMPED_CHANNELS).long().unique()
-            for channel in channels.tolist():
+            channels = np.linspace(0, tensor.shape[-1] - 1, _BUMPED_CHANNELS).astype(int)
+            for channel in np.unique(channels).tolist():
                 bumped = tensor.clone()
                 bumped[..., channel] += 0.5 * tensor.std() + 0.1
                 (moved,) = specimen.rerun([mixed], edits={spot: bumped})

@@ -26,7 +26,7 @@ def linear_map(module: nn.Module, width: int, device: torch.device) -> tuple[Ten
     Notes
     -----
     The stored weight is used where it is that matrix (either way round, checked on a probe);
-    otherwise the module is evaluated on the identity, which also covers adapters and packed weights.
+    otherwise the module is evaluated on the identity, which covers adapters and packed weights.
     """
     f = module if _is_float32(module) else copy.deepcopy(module).float()
     generator = torch.Generator().manual_seed(3)

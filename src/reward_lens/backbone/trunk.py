@@ -78,9 +78,7 @@ class Trunk:
             )
         positions = {"position_ids": batch.positions} if self._takes_positions else {}
         with attach(handlers):
-            self.base(
-                input_ids=batch.ids, attention_mask=batch.mask, use_cache=False, **positions
-            )
+            self.base(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False, **positions)
 
     def batches(
         self, encoded: Sequence[Encoded], batch_tokens: int, side: str = "right"
@@ -287,9 +285,7 @@ class Trunk:
             self.forward(batch, _merge({tap: start}, {self.anatomy.normed: normed.append}))
             with torch.enable_grad():
                 total = score(normed[0]).sum()
-                (gradient,) = torch.autograd.grad(
-                    total, leaf[0], create_graph=vectors is not None
-                )
+                (gradient,) = torch.autograd.grad(total, leaf[0], create_graph=vectors is not None)
                 if vectors is None:
                     return leaf[0].detach(), gradient.detach()
                 if not gradient.requires_grad:  # the score is linear in the site
@@ -339,7 +335,7 @@ def read_rows(read: Sequence[int]) -> Rows:
     """
 
     def select(batch: Batch, tensor: Tensor) -> Tensor:
-        at = torch.as_tensor([read[i] for i in batch.index], device=tensor.device)
+        at = torch.as_tensor([read[int(i)] for i in batch.index], device=tensor.device)
         columns = at + batch.offset.to(tensor.device)
         return tensor[torch.arange(len(columns), device=tensor.device), columns]
 

@@ -1,13 +1,12 @@
-"""Items: the things a signal scores. Pairs: one prompt, a chosen and a rejected response."""
+"""Items: the things a signal scores."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, overload
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from reward_lens.errors import DataError
 from reward_lens.evidence import canonical, fingerprint
@@ -55,8 +54,8 @@ class Item:
 
     def _default_lineage(self) -> str:
         if self.messages is not None:
-            return _hash([[m.role, m.content] for m in self.messages[:-1]])[:16]
-        return _hash(self.text if self.text is not None else list(self.ids or ()))[:16]
+            return content_hash([[m.role, m.content] for m in self.messages[:-1]])[:16]
+        return content_hash(self.text if self.text is not None else list(self.ids or ()))[:16]
 
     @classmethod
     def of(
@@ -97,13 +96,14 @@ class Item:
         return {"text": self.text} if self.text is not None else {"ids": list(self.ids or ())}
 
 
-def _hash(value: Any) -> str:
+def content_hash(value: Any) -> str:
+    """Hash a JSON-like value."""
     return fingerprint(canonical(value))
 
 
 def items_fingerprint(items: Iterable[Item]) -> str:
     """Hash of contents and lineages, in order."""
-    return _hash([[x.content(), x.lineage] for x in items])
+    return content_hash([[x.content(), x.lineage] for x in items])
 
 
 def as_items(given: Any) -> list[Item]:
@@ -264,175 +264,3 @@ def messages_of(value: Any, where: str, name: str) -> tuple[Message, ...]:
             )
         turns.append(Message(role, content))
     return tuple(turns)
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One prompt with the preferred and the other response.
-
-    Attributes
-    ----------
-    chosen, rejected : Item
-    id, lineage, subset, source : str
-    meta : mapping
-        Other scalar columns of the row.
-    """
-
-    chosen: Item
-    rejected: Item
-    id: str
-    lineage: str
-    subset: str = "all"
-    source: str = ""
-    meta: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def prompt(self) -> tuple[Message, ...] | None:
-        """The turns before the response."""
-        return self.chosen.prompt
-
-
-class Pairs(Sequence[Pair]):
-    """An immutable sequence of pairs.
-
-    Parameters
-    ----------
-    pairs : iterable of Pair
-
-    Raises
-    ------
-    DataError
-        If there are none, or two share an id.
-    """
-
-    def __init__(self, pairs: Iterable[Pair]) -> None:
-        self._pairs = tuple(pairs)
-        if not self._pairs:
-            raise DataError("there are no pairs")
-        seen: set[str] = set()
-        for p in self._pairs:
-            if p.id in seen:
-                raise DataError(f"two pairs have the id {p.id!r}")
-            seen.add(p.id)
-
-    @overload
-    def __getitem__(self, index: int) -> Pair: ...
-    @overload
-    def __getitem__(self, index: slice) -> Pairs: ...
-    def __getitem__(self, index: int | slice) -> Pair | Pairs:
-        found = self._pairs[index]
-        return Pairs(found) if isinstance(found, tuple) else found
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def __iter__(self) -> Iterator[Pair]:
-        return iter(self._pairs)
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} pairs of {len(set(self.lineages))} lineages in {self.subset_counts}>"
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of contents and lineages, in order."""
-        return _hash([[p.chosen.content(), p.rejected.content(), p.lineage] for p in self])
-
-    @property
-    def ids(self) -> list[str]:
-        """Id of every pair."""
-        return [p.id for p in self]
-
-    @property
-    def lineages(self) -> npt.NDArray[np.object_]:
-        """Lineage of every pair, by which statistics cluster."""
-        return np.array([p.lineage for p in self], dtype=object)
-
-    @property
-    def subsets(self) -> npt.NDArray[np.object_]:
-        """Subset of every pair."""
-        return np.array([p.subset for p in self], dtype=object)
-
-    @property
-    def subset_counts(self) -> dict[str, int]:
-        """Number of pairs per subset, in order of appearance."""
-        counts: dict[str, int] = {}
-        for p in self:
-            counts[p.subset] = counts.get(p.subset, 0) + 1
-        return counts
-
-    @property
-    def chosen(self) -> list[Item]:
-        """The chosen item of every pair."""
-        return [p.chosen for p in self]
-
-    @property
-    def rejected(self) -> list[Item]:
-        """The rejected item of every pair."""
-        return [p.rejected for p in self]
-
-    def select(self, indices: Iterable[int]) -> Pairs:
-        """The pairs at these indices, in the order given."""
-        return Pairs(self._pairs[i] for i in indices)
-
-    def subset(self, name: str) -> Pairs:
-        """The pairs of one subset.
-
-        Raises
-        ------
-        DataError
-            If there is none.
-        """
-        found = [p for p in self if p.subset == name]
-        if not found:
-            raise DataError(f"no pair is of subset {name!r}; there are {list(self.subset_counts)}")
-        return Pairs(found)
-
-    def sample(self, n: int, seed: int = 0) -> Pairs:
-        """A seeded sample in proportion to the subsets, in the original order.
-
-        Parameters
-        ----------
-        n : int
-            Size; all pairs if there are no more. Shares are rounded by largest remainder.
-        """
-        if n >= len(self):
-            return self
-        if n < 1:
-            raise DataError(f"a sample of {n} pairs is none")
-        rng = np.random.default_rng(seed)
-        subsets, counts = self.subsets, self.subset_counts
-        exact = {s: n * c / len(self) for s, c in counts.items()}
-        take = {s: int(e) for s, e in exact.items()}
-        rest = sorted(exact, key=lambda s: (take[s] - exact[s], s))
-        for s in rest[: n - sum(take.values())]:
-            take[s] += 1
-        kept: list[int] = []
-        for s, k in take.items():
-            (where,) = np.nonzero(subsets == s)
-            kept.extend(rng.choice(where, size=k, replace=False).tolist())
-        return self.select(sorted(kept))
-
-    def split(self, parts: Mapping[str, Sequence[str]]) -> dict[str, Pairs]:
-        """Part the pairs by lists of ids.
-
-        Ids that are not here are left out (a split file may cover more than was loaded); a part
-        that none of the pairs is in does not appear.
-
-        Raises
-        ------
-        DataError
-            If a part is no list of ids, two parts share an id, or no pair is in any part.
-        """
-        owner: dict[str, str] = {}
-        for name, ids in parts.items():
-            if not isinstance(ids, (list, tuple)) or not all(isinstance(i, str) for i in ids):
-                raise DataError(f"split part {name!r} is no list of pair ids")
-            for i in ids:
-                if owner.setdefault(i, name) != name:
-                    raise DataError(f"id {i!r} is in two parts, {owner[i]!r} and {name!r}")
-        found = {
-            name: [p for p in self if owner.get(p.id) == name] for name in parts
-        }
-        if not any(found.values()):
-            raise DataError("none of the pairs' ids is in the split")
-        return {name: Pairs(part) for name, part in found.items() if part}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from reward_lens.data.items import Pair, Pairs
+from reward_lens.data.pairs import Pair, Pairs
 from reward_lens.data.rows import Columns, as_pairs, pairs_from_row
 from reward_lens.errors import DataError, DownloadRefused
 
@@ -98,8 +98,10 @@ def _unique(
 
 
 def _looks_like_path(source: str) -> bool:
-    return source.endswith(_SUFFIXES) or source.startswith((".", "/", "~")) or (
-        source.count("/") != 1 or source.endswith("/")
+    return (
+        source.endswith(_SUFFIXES)
+        or source.startswith((".", "/", "~"))
+        or (source.count("/") != 1 or source.endswith("/"))
     )
 
 

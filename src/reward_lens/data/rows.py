@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from reward_lens.data.items import Item, Message, Pair, Pairs, messages_of, text_of
+from reward_lens.data.items import Item, Message, messages_of, text_of
+from reward_lens.data.pairs import Pair, Pairs
 from reward_lens.errors import DataError
 
 #: Field -> names under which it is found; the first present wins, two present are refused.
@@ -132,9 +133,7 @@ def _label(row: Mapping[str, Any], column: str | None, where: str) -> str:
     return str(value)
 
 
-def _sides(
-    row: Mapping[str, Any], where: str, columns: Columns
-) -> Iterable[tuple[Item, Item]]:
+def _sides(row: Mapping[str, Any], where: str, columns: Columns) -> Iterable[tuple[Item, Item]]:
     """Every (chosen, rejected) of a row."""
     for a, b in _TEXTS:
         if a in row or b in row:
@@ -196,7 +195,7 @@ def _pair_of(
     )
     if a[:-1] != b[:-1]:
         raise DataError(
-            f"{where}: chosen and rejected differ before the last turn, so there is no common prompt"
+            f"{where}: chosen and rejected differ before the last turn; there is no common prompt"
         )
     return Item(messages=a), Item(messages=b)
 
@@ -225,9 +224,7 @@ def _response(value: Any, where: str, name: str) -> str:
     return text_of(value, where, name)
 
 
-def _whole_conversation(
-    value: Any, where: str, name: str, columns: Columns
-) -> tuple[Message, ...]:
+def _whole_conversation(value: Any, where: str, name: str, columns: Columns) -> tuple[Message, ...]:
     """A conversation that holds its own prompt: messages, or a transcript."""
     if isinstance(value, str):
         if columns.transcripts is False or not _TURN.match(value):

@@ -182,7 +182,8 @@ def _leave_one_out(a: Floats, b: Floats, codes: npt.NDArray[np.int64], groups: i
     """Pearson correlation without each cluster in turn, from sums."""
 
     def without(v: Floats) -> Floats:
-        return v.sum() - np.bincount(codes, weights=v, minlength=groups)
+        rest: Floats = v.sum() - np.bincount(codes, weights=v, minlength=groups)
+        return rest
 
     n = len(a) - np.bincount(codes, minlength=groups)
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -264,7 +264,7 @@ class Evidence:
             raise EvidenceError(f"malformed evidence record: {error!r}") from error
         if evidence.id != record["id"]:
             raise EvidenceError(
-                f"the record says it is {record['id']}, its content is {evidence.id}: it was altered"
+                f"the record says it is {record['id']}, its content is {evidence.id}: altered"
             )
         return evidence
 

@@ -120,7 +120,7 @@ def attribution(
 
 
 def _judge_rounding(signal: ClassifierRM, rounding: Floats, margins: Floats) -> float:
-    """Median |rounding| of the margin over the median |margin|; warn or refuse where it is large."""
+    """Median |rounding| over the median |margin|; warn or refuse where it is large."""
     scale = float(np.median(np.abs(margins)))
     if scale == 0:
         return 0.0

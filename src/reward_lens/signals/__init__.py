@@ -3,7 +3,8 @@
 A classifier reward model is `r = w · norm(h) + b`; its head is a known direction.
 """
 
-from reward_lens.signals.classifier import ClassifierRM, Linearized, Swept
+from reward_lens.signals.classifier import ClassifierRM, Swept
+from reward_lens.signals.linearized import Linearized
 from reward_lens.signals.loading import load_signal
 from reward_lens.signals.process import from_tiny
 from reward_lens.signals.protocol import Capability, RewardSignal, SignalMeta, require

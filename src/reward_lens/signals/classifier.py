@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 import xarray as xr
 from torch import Tensor
 
-from reward_lens.backbone import FINAL, Encoded, Encoder, FrozenNorm, Site, Trunk, read_rows
-from reward_lens.data import Item, as_items, items_fingerprint
-from reward_lens.errors import CapabilityError, RewardLensError
+from reward_lens.backbone import FINAL, Encoded, Encoder, Site, Trunk, read_rows
+from reward_lens.data import as_items, items_fingerprint
+from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence, GaugeStatus, Subject, Tier, Units
+from reward_lens.signals.derivatives import differentiate
 from reward_lens.signals.identity import provenance, signal_fingerprint
+from reward_lens.signals.item_tables import item_coords, position_table
+from reward_lens.signals.linearized import Linearized, linearize
 from reward_lens.signals.protocol import Capability, SignalMeta
 from reward_lens.signals.readouts import Readout
 
@@ -24,7 +27,6 @@ BATCH_TOKENS = 4096
 POSITIONS = ("native", "last")
 
 Progress = Callable[[int], None]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -100,10 +102,8 @@ class ClassifierRM:
         self._fingerprint = (version, value)
         return value
 
-    # -- readouts ---------------------------------------------------------------------------------
-
     def head(self) -> tuple[Tensor, Tensor]:
-        """Return the head's rows and biases as the model holds them now: float32 [rows, width], [rows]."""
+        """Rows and biases as the model holds them now: float32, [rows, width] and [rows]."""
         module: Any = self.trunk.anatomy.head
         weight = module.weight.detach().to(torch.float32)
         bias = getattr(module, "bias", None)
@@ -153,8 +153,6 @@ class ClassifierRM:
         return Readout(
             name, "linear", site, FINAL, through, direction, bias, rows, self.trunk, given
         )
-
-    # -- forwards ---------------------------------------------------------------------------------
 
     def encode(self, items: Iterable[Any], truncate: str = "error") -> list[Encoded]:
         """Turn items into ids, as every method does.
@@ -258,10 +256,13 @@ class ClassifierRM:
             values[batch.index], others[batch.index] = both[:, 0], both[:, 1]
             if progress is not None:
                 progress(len(batch.index))
-        tables = self._position_table(encoded, read, values, others)
+        tables = position_table(encoded, read, values, others)
         return Evidence(
             value=xr.DataArray(
-                values, dims=("item",), coords=self._item_coords(given, encoded, read), name="score"
+                values,
+                dims=("item",),
+                coords=item_coords(self.encoder, given, encoded, read),
+                name="score",
             ),
             instrument="score",
             version="1",
@@ -306,9 +307,7 @@ class ClassifierRM:
         given = as_items(items)
         encoded = self.encoder.encode(given, truncate)
         chosen = self.readout(readout)
-        curves = np.full(
-            (len(encoded), max(len(e.ids) for e in encoded)), np.nan, dtype=np.float32
-        )
+        curves = np.full((len(encoded), max(len(e.ids) for e in encoded)), np.nan, dtype=np.float32)
         site = Site("final_norm")
         sweep = self.sweep(encoded, [site], None, batch_tokens=batch_tokens, progress=progress)
         for seen in sweep:
@@ -320,7 +319,7 @@ class ClassifierRM:
             value=xr.DataArray(
                 curves,
                 dims=("item", "position"),
-                coords=self._item_coords(given, encoded, read),
+                coords=item_coords(self.encoder, given, encoded, read),
                 name="prefix_score",
             ),
             instrument="score_prefixes",
@@ -375,27 +374,48 @@ class ClassifierRM:
         for seen in self.sweep(encoded, parsed, read, batch_tokens=batch_tokens):
             for site, tensor in seen.sites.items():
                 for row, item, length in zip(tensor, seen.index, seen.lengths, strict=True):
-                    rows[str(site)][item] = row.clone() if read is not None else row[:length].clone()
+                    rows[str(site)][item] = (
+                        row.clone() if read is not None else row[:length].clone()
+                    )
         return {s: torch.stack(r) for s, r in rows.items()} if read is not None else dict(rows)
 
     def gradient(
-        self, items: Iterable[Any], site: str | Site, *, readout: str = "reward",
-        position: str | None = None, truncate: str = "error", batch_tokens: int = BATCH_TOKENS,
-    ) -> list[Tensor]:  # fmt: skip
+        self,
+        items: Iterable[Any],
+        site: str | Site,
+        *,
+        readout: str = "reward",
+        position: str | None = None,
+        truncate: str = "error",
+        batch_tokens: int = BATCH_TOKENS,
+    ) -> list[Tensor]:
         """Gradient of a readout with respect to a site, at every token of each item.
 
         Returns
         -------
         list of Tensor
             ``[n_tokens, width]`` per item, in the trunk's dtype.
+
+        Raises
+        ------
+        AnatomyError
+            If the model does not have the site.
         """
-        return self._differentiate(items, site, None, readout, position, truncate, batch_tokens)
+        encoded = self.encode(items, truncate)
+        read, chosen = self.read_index(encoded, position), self.readout(readout)
+        return differentiate(self.trunk, encoded, read, chosen, Site.parse(site), batch_tokens)
 
     def hvp(
-        self, items: Iterable[Any], site: str | Site, vectors: Sequence[Tensor], *,
-        readout: str = "reward", position: str | None = None, truncate: str = "error",
+        self,
+        items: Iterable[Any],
+        site: str | Site,
+        vectors: Sequence[Tensor],
+        *,
+        readout: str = "reward",
+        position: str | None = None,
+        truncate: str = "error",
         batch_tokens: int = BATCH_TOKENS,
-    ) -> list[Tensor]:  # fmt: skip
+    ) -> list[Tensor]:
         """Hessian of a readout with respect to a site, times a vector per item.
 
         Parameters
@@ -408,63 +428,20 @@ class ClassifierRM:
         list of Tensor
             ``[n_tokens, width]`` per item. Also on a model with fused attention kernels, which have
             no second derivative: the plain kernel is used inside the call.
+
+        Raises
+        ------
+        RewardLensError
+            If a vector has another shape than its item.
         """
-        return self._differentiate(
-            items, site, vectors, readout, position, truncate, batch_tokens
-        )
-
-    def _differentiate(
-        self,
-        items: Iterable[Any],
-        site: str | Site,
-        vectors: Sequence[Tensor] | None,
-        readout: str,
-        position: str | None,
-        truncate: str,
-        batch_tokens: int,
-    ) -> list[Tensor]:
         encoded = self.encode(items, truncate)
-        chosen, read = self.readout(readout), self.read_index(encoded, position)
-        if vectors is not None:
-            self._check_vectors(encoded, vectors)
-        out: list[Any] = [None] * len(encoded)
-        for batch in self.trunk.batches(encoded, batch_tokens):
-            direction = None
-            if vectors is not None:
-                direction = torch.nn.utils.rnn.pad_sequence(
-                    [vectors[i] for i in batch.index], batch_first=True
-                )
-            _, result = self.trunk.differentiate(
-                batch,
-                Site.parse(site),
-                lambda normed, batch=batch: chosen.read(read_rows(read)(batch, normed)),
-                direction,
-            )
-            for row, item, length in zip(result, batch.index, batch.lengths, strict=True):
-                out[item] = row[:length].clone()
-        return out
-
-    def _check_vectors(self, encoded: Sequence[Encoded], vectors: Sequence[Tensor]) -> None:
-        width = self.trunk.anatomy.width
-        shapes = [tuple(v.shape) for v in vectors]
-        wanted = [(len(e.ids), width) for e in encoded]
-        if shapes != wanted:
-            raise RewardLensError(
-                f"hvp needs one vector [n_tokens, width] per item: expected {wanted}, got {shapes}"
-            )
-
-    # -- exact pieces for instruments -------------------------------------------------------------
+        read, chosen = self.read_index(encoded, position), self.readout(readout)
+        parsed = Site.parse(site)
+        return differentiate(self.trunk, encoded, read, chosen, parsed, batch_tokens, vectors)
 
     def linearize(self, readout: Readout, last_state: Tensor) -> Linearized:
-        """Hold the final norm at its value on last states ``[n, width]``; see :class:`Linearized`."""
-        w = readout.direction.double()
-        frozen = self.trunk.freeze_final_norm(last_state)
-        if frozen is None:
-            u = w.expand(len(last_state), -1)
-            return Linearized(u, float(readout.bias), w, None)
-        return Linearized(
-            frozen.pull_back(w), float(w @ frozen.bias) + readout.bias, w, frozen
-        )
+        """Hold the final norm at its value on last states ``[n, width]``."""
+        return linearize(self.trunk, readout, last_state)
 
     def subject(
         self, data: str, readout: Readout, position: str | None = None, **notes: Any
@@ -482,70 +459,3 @@ class ClassifierRM:
         if readout.note:
             facts["readout_note"] = readout.note
         return Subject(signal=self.fingerprint, data=data, readout=readout.name, notes=facts)
-
-    def _item_coords(
-        self, items: Sequence[Item], encoded: Sequence[Encoded], read: Sequence[int]
-    ) -> dict[str, Any]:
-        ids = [int(e.ids[r]) for e, r in zip(encoded, read, strict=True)]
-        token = {i: self.encoder.tokenizer.decode([i]) for i in set(ids)}
-        names = [x.id if x.id is not None else str(k) for k, x in enumerate(items)]
-        return {
-            "item": names,
-            "lineage": ("item", [x.lineage for x in items]),
-            "n_tokens": ("item", [len(e.ids) for e in encoded]),
-            "read_index": ("item", list(read)),
-            "read_token": ("item", [token[i] for i in ids]),
-            "tokens_cut": ("item", [e.cut for e in encoded]),
-        }
-
-    def _position_table(
-        self,
-        encoded: Sequence[Encoded],
-        read: Sequence[int],
-        values: np.ndarray[Any, np.dtype[np.float32]],
-        others: np.ndarray[Any, np.dtype[np.float32]],
-    ) -> dict[str, Any]:
-        """Both scores of the items whose native and last position differ."""
-        import pandas as pd
-
-        differ = [i for i, e in enumerate(encoded) if e.native != e.last]
-        if not differ:
-            return {}
-        native = [read[i] == encoded[i].native for i in differ]
-        return {
-            "positions": pd.DataFrame(
-                {
-                    "item": differ,
-                    "native_index": [encoded[i].native for i in differ],
-                    "last_index": [encoded[i].last for i in differ],
-                    "native": np.where(native, values[differ], others[differ]),
-                    "last": np.where(native, others[differ], values[differ]),
-                }
-            )
-        }
-
-
-@dataclass(frozen=True)
-class Linearized:
-    """A readout with the final norm held at its value on ``n`` last states: exact and linear.
-
-    Attributes
-    ----------
-    u : Tensor
-        float64 ``[n, width]``: the functional on the residual stream.
-    constant : float
-        What the norm's and the head's biases add.
-    direction : Tensor
-        float64 ``[width]``, in the coordinates after the norm.
-    norm : FrozenNorm, optional
-    """
-
-    u: Tensor
-    constant: float
-    direction: Tensor
-    norm: FrozenNorm | None
-
-    def norm_rounding(self, last_state: Tensor, normed: Tensor) -> Tensor:
-        """What the norm's own arithmetic loses, read along the direction: float64 ``[n]``."""
-        exact = self.norm.apply(last_state) if self.norm is not None else last_state.double()
-        return (normed.double() - exact) @ self.direction

@@ -222,7 +222,10 @@ def _prefix(s: _Subject) -> Check:
         curve = s.curve(encoded)
         for cut in {len(encoded.ids) // 3, len(encoded.ids) // 2, len(encoded.ids) - 2}:
             if cut >= 1:
-                gap = max(gap, abs(float(s.curve(Encoded(encoded.ids[:cut], cut - 1))[-1] - curve[cut - 1])))
+                gap = max(
+                    gap,
+                    abs(float(s.curve(Encoded(encoded.ids[:cut], cut - 1))[-1] - curve[cut - 1])),
+                )
                 n += 1
     if not s.signal.trunk.anatomy.causal:
         return Check("prefix curve", True, "not causal: no prefix scores are offered", "-", "")

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from reward_lens.backbone import Encoded, Site
 from reward_lens.errors import CapabilityError, NumericsError
-from reward_lens.signals.classifier import BATCH_TOKENS, ClassifierRM, Linearized, Progress
+from reward_lens.signals.classifier import BATCH_TOKENS, ClassifierRM, Progress
+from reward_lens.signals.linearized import Linearized
 from reward_lens.signals.readouts import Readout
 
 BY = ("component", "head")
@@ -107,14 +108,17 @@ def decompose(
     if by not in BY:
         raise CapabilityError(f"by={by!r}: choose one of {', '.join(BY)}")
     layers = range(signal.meta.n_layers)
-    kinds = ["attn_out", "mlp_out", "resid_post", *(("head_in", "attn_raw") if by == "head" else ())]
+    kinds = [
+        "attn_out",
+        "mlp_out",
+        "resid_post",
+        *(("head_in", "attn_raw") if by == "head" else ()),
+    ]
     sites = [Site("embed"), Site("final_norm"), *(Site(k, i) for i in layers for k in kinds)]
     names: list[str] = []
     shares: Floats | None = None
     score = np.empty(len(encoded))
-    sweep = signal.sweep(
-        encoded, sites, read, batch_tokens=batch_tokens, progress=progress
-    )
+    sweep = signal.sweep(encoded, sites, read, batch_tokens=batch_tokens, progress=progress)
     for seen in sweep:
         names, parts, exact_score = _project(signal, seen.sites, readout, by)
         if shares is None:

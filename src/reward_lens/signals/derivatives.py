@@ -1,0 +1,68 @@
+"""Gradients and Hessian-vector products of a readout with respect to a site."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reward_lens.backbone import Encoded, Site, Trunk, read_rows
+from reward_lens.errors import RewardLensError
+from reward_lens.signals.readouts import Readout
+
+
+def differentiate(
+    trunk: Trunk,
+    encoded: Sequence[Encoded],
+    read: Sequence[int],
+    readout: Readout,
+    site: Site,
+    batch_tokens: int,
+    vectors: Sequence[Tensor] | None = None,
+) -> list[Tensor]:
+    """Differentiate a readout of every item with respect to a site.
+
+    Parameters
+    ----------
+    read : sequence of int
+        Token index per item.
+    vectors : sequence of Tensor, optional
+        ``[n_tokens, width]`` per item: then the Hessian times them, else the gradient.
+
+    Returns
+    -------
+    list of Tensor
+        ``[n_tokens, width]`` per item.
+
+    Raises
+    ------
+    RewardLensError
+        If a vector has another shape than its item.
+    """
+    if vectors is not None:
+        _check_vectors(encoded, vectors, trunk.anatomy.width)
+    out: list[Any] = [None] * len(encoded)
+
+    def score(normed: Tensor) -> Tensor:
+        return readout.read(read_rows(read)(batch, normed))
+
+    for batch in trunk.batches(encoded, batch_tokens):
+        direction = None
+        if vectors is not None:
+            rows = [vectors[int(i)] for i in batch.index]
+            direction = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        _, result = trunk.differentiate(batch, site, score, direction)
+        for row, item, length in zip(result, batch.index, batch.lengths, strict=True):
+            out[int(item)] = row[: int(length)].clone()
+    return out
+
+
+def _check_vectors(encoded: Sequence[Encoded], vectors: Sequence[Tensor], width: int) -> None:
+    shapes = [tuple(v.shape) for v in vectors]
+    wanted = [(len(e.ids), width) for e in encoded]
+    if shapes != wanted:
+        raise RewardLensError(
+            f"hvp needs one vector [n_tokens, width] per item: expected {wanted}, got {shapes}"
+        )
