@@ -2,8 +2,8 @@
 
 Inputs are numbers only: which module outputs add up to the difference of the stream, which of them
 depend on other positions, and which channels of the last linear map's input move together. The
-search runs on a float32 copy whose 1-D parameters were shifted, because fresh biases of 0 and gains
-of 1 would hide an error.
+search runs on a float32 copy with a little noise added, because fresh biases of 0 and gains of 1
+would hide an error.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Specimen:
     enter, leave : Path
         Where the stream is among its inputs and in its output.
     shift : bool
-        Add 0.1 standard normal draws (seeded) to every 1-D parameter.
+        Add seeded noise to every parameter and to the stream, so that what the block *can* do
+        shows: fresh biases of 0 and gains of 1, or weights set to 0 by hand, would hide it.
     """
 
     def __init__(self, call: Call, enter: Path, leave: Path, *, shift: bool) -> None:
@@ -90,11 +91,11 @@ class Specimen:
             lambda t: t.float() if t.is_floating_point() else t,
         )
         if shift:
-            generator = torch.Generator().manual_seed(0)
-            with torch.no_grad():
-                for p in self.block.parameters():
-                    if p.dim() == 1:
-                        p.add_(0.1 * torch.randn(p.shape, generator=generator).to(p.device))
+            _shift_parameters(self.block)
+            x = pick(self.given, enter)
+            generator = torch.Generator().manual_seed(4)
+            noise = torch.randn(x.shape, generator=generator).to(x.device)
+            self.given = put(self.given, enter, x + noise * max(0.1 * float(x.std()), 0.02))
         self.x: Tensor = pick(self.given, enter)
 
     def calls(self) -> list[Call]:
@@ -133,6 +134,15 @@ class Specimen:
         with attach({s.on(self.block): handler(s) for s in spots}), torch.no_grad():
             self.block(*given["args"], **given["kwargs"])
         return [seen[s] for s in read]
+
+
+@torch.no_grad()
+def _shift_parameters(block: nn.Module) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for p in block.parameters():
+        if p.is_floating_point():
+            scale = 0.1 if p.dim() == 1 else max(0.1 * float(p.std()), 0.02)
+            p.add_(scale * torch.randn(p.shape, generator=generator).to(p.device))
 
 
 def plan_block(specimen: Specimen, expected_heads: int | None) -> BlockPlan:

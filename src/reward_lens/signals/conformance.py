@@ -105,7 +105,7 @@ class _Subject:
     def __init__(self, signal: ClassifierRM, probes: Sequence[tuple[str, str]]) -> None:
         self.signal = signal
         self.items = [Item.of(p, r) for p, r in probes]
-        self.encoded = signal.encoder.encode(self.items)
+        self.encoded = signal.encoder.encode(self.items, truncate="right")
         self.read = signal.read_index(self.encoded)
         self.readout = signal.readout()
         self.half = signal.meta.dtype != "float32"

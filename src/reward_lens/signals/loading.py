@@ -167,6 +167,7 @@ def _load_model(
             dtype=_DTYPES[dtype] if dtype is not None else "auto",
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # so that they are named below instead
             **options,
         )
     except (OSError, ValueError, RuntimeError, KeyError) as error:
