@@ -19,6 +19,8 @@ _PUBLIC: dict[str, str] = {
     "lens": "reward_lens.instruments",
     "load_pairs": "reward_lens.data",
     "load_signal": "reward_lens.signals",
+    "run_conformance": "reward_lens.signals",
+    "source_attribution": "reward_lens.instruments",
     "wrap_hf_model": "reward_lens.signals",
 }
 

@@ -310,3 +310,35 @@ def test_fingerprint_follows_the_weights(family):
         signal.trunk.model.score.weight[0, 0] += 1e-3
     assert signal.fingerprint != before
     assert dataclasses.replace(signal.meta, position="last") != signal.meta
+
+
+@pytest.mark.parametrize("kernel", ["sdpa", "eager"])
+def test_source_tokens_add_up_to_the_attention_write(family, kernel):
+    if family == "gemma2" and kernel == "sdpa":
+        pytest.skip("transformers refuses soft-capped attention under sdpa")
+    model = make_model(family)
+    model.set_attn_implementation(kernel)
+    signal = rl.wrap_hf_model(model, make_tokenizer())
+    ev = rl.source_attribution(signal, PAIRS)
+    table = ev.tables["writes"]
+    scale = table["write"].abs().max()
+    assert table["rounding"].abs().max() <= 1e-5 * scale
+    by_component = rl.attribution(signal, PAIRS)
+    for side in ("chosen", "rejected"):
+        total = ev.value.sel(side=side).sum("position").values
+        constant = table[table["side"] == side]["constant"].to_numpy().reshape(total.shape)
+        for layer in range(3):
+            write = by_component.value.sel(side=side, write=f"L{layer}.attn_out")
+            np.testing.assert_allclose(
+                total[:, layer] + constant[:, layer], write, atol=1e-5 * scale
+            )
+
+
+def test_source_tokens_beyond_the_window_get_nothing():
+    signal = make_signal("mistral")  # window 16
+    ev = rl.source_attribution(signal, PAIRS)
+    length = int(ev.value.tokens_chosen[0])
+    first = ev.value.sel(side="chosen").isel(pair=0)
+    assert float(abs(first[:, : length - 16]).max()) == 0
+    assert float(abs(first[:, length - 16 : length]).max()) > 0
+    assert np.isnan(first[:, length:]).all()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reward_lens.backbone.anatomy import Anatomy
 from reward_lens.backbone.anatomy_search import find_anatomy
+from reward_lens.backbone.attention import AttentionWatch
 from reward_lens.backbone.batching import Batch, collate, plan_batches
 from reward_lens.backbone.linear import linear_map
 from reward_lens.backbone.norms import FrozenNorm
@@ -27,6 +29,25 @@ from reward_lens.errors import AnatomyError, NumericsError, RewardLensError
 
 #: Rows to keep of a batch's tensor ``[batch, length, ...]``, or ``None`` for all of them.
 Rows = Callable[[Batch, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class SourceShares:
+    """Attention writes of a batch, projected and split by source token; all float64.
+
+    Attributes
+    ----------
+    shares : Tensor
+        ``[batch, layer, length]``, by column of the batch.
+    constant : Tensor
+        ``[batch, layer]``: biases, which no token owns.
+    write : Tensor
+        ``[batch, layer]``: the projection of the write itself.
+    """
+
+    shares: Tensor
+    constant: Tensor
+    write: Tensor
 
 
 class Trunk:
@@ -233,6 +254,14 @@ class Trunk:
         constant : Tensor
             float64 ``[n]``: the constant of the map (and of a post-norm), which no head owns.
         """
+        pulled, constant = self._head_functional(layer, u, attn_raw)
+        return (pulled * head_in.double().reshape(pulled.shape)).sum(-1), constant
+
+    def _head_functional(self, layer: int, u: Tensor, attn_raw: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn a functional on the attention write into one on the heads' outputs.
+
+        Returns ``[n, heads, head width]`` and the constant ``[n]`` that no head owns.
+        """
         write = self.anatomy.write(Site("head_out", layer))
         assert write.heads is not None
         heads = write.heads
@@ -242,8 +271,74 @@ class Trunk:
             constant = u @ frozen.bias
             u = frozen.pull_back(u)
         matrix, offset = linear_map(heads.linear, heads.n * heads.width, u.device)
-        shares = ((u @ matrix.T) * head_in.double()).reshape(len(u), heads.n, heads.width).sum(-1)
-        return shares, constant + u @ offset
+        return (u @ matrix.T).reshape(len(u), heads.n, heads.width), constant + u @ offset
+
+    @torch.no_grad()
+    def attention_sources(
+        self, batch: Batch, read: Sequence[int], last: Callable[[Tensor], Tensor]
+    ) -> SourceShares:
+        """Split every layer's attention write at one token per row by source token.
+
+        Parameters
+        ----------
+        read : sequence of int
+            Token index per item.
+        last : callable
+            Maps the last block's states at those tokens ``[batch, width]`` to the functional that
+            writes are projected on, float64 ``[batch, width]``.
+
+        Raises
+        ------
+        AnatomyError
+            Naming the layer whose attention, computed again, does not reproduce its write.
+        """
+        layers = range(self.n_layers)
+        select = read_rows(read)
+        columns = torch.as_tensor([read[int(i)] for i in batch.index], device=self.device)
+        columns = columns + batch.offset
+        seen: dict[Site, Tensor] = {}
+        running = [0]
+        watch = AttentionWatch(columns, lambda: running[0])
+        handlers: dict[Tap, Handler] = {}
+
+        def keep(site: Site) -> Handler:
+            def handle(tensor: Tensor) -> None:
+                seen[site] = select(batch, tensor)
+
+            return handle
+
+        def enter(layer: int) -> Handler:
+            def handle(tensor: Tensor) -> None:
+                running[0] = layer
+
+            return handle
+
+        end = Site("resid_post", self.n_layers - 1)
+        wanted = [end, *(Site(k, i) for i in layers for k in ("head_in", "attn_raw", "attn_out"))]
+        for site in wanted:
+            (tap,) = self._taps(site)
+            handlers = _merge(handlers, {tap: keep(site)})
+        for i in layers:
+            handlers = _merge(handlers, {self.anatomy.blocks[i].enter: enter(i)})
+        with watch:
+            self.forward(batch, handlers)
+        u = last(seen[end])
+        shares, constants, writes = [], [], []
+        for i in layers:
+            head_in = seen[Site("head_in", i)]
+            found = next((s for s in watch.found.get(i, []) if s.reproduces(head_in)), None)
+            if found is None:
+                raise AnatomyError(
+                    f"L{i}: the attention seen in the forward does not reproduce the heads' output "
+                    f"(kernel {self.kernel}), so it cannot be split by source token"
+                )
+            pulled, constant = self._head_functional(i, u, seen[Site("attn_raw", i)])
+            shares.append(torch.einsum("bhj,bhjd,bhd->bj", found.pattern, found.values, pulled))
+            constants.append(constant)
+            writes.append((seen[Site("attn_out", i)].double() * u).sum(-1))
+        return SourceShares(
+            torch.stack(shares, 1), torch.stack(constants, 1), torch.stack(writes, 1)
+        )
 
     def differentiate(
         self,

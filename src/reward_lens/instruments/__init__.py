@@ -4,6 +4,7 @@ No module tree is known here: sites, exact pieces and forwards come from the sig
 """
 
 from reward_lens.instruments.layer_lens import lens
+from reward_lens.instruments.source_attribution import source_attribution
 from reward_lens.instruments.write_attribution import attribution
 
-__all__ = ["attribution", "lens"]
+__all__ = ["attribution", "lens", "source_attribution"]

@@ -3,7 +3,9 @@
 A classifier reward model is `r = w · norm(h) + b`; its head is a known direction.
 """
 
+from reward_lens.signals.checks import Check, ConformanceReport
 from reward_lens.signals.classifier import ClassifierRM, Swept
+from reward_lens.signals.conformance import run_conformance
 from reward_lens.signals.linearized import Linearized
 from reward_lens.signals.loading import load_signal
 from reward_lens.signals.process import from_tiny
@@ -13,7 +15,9 @@ from reward_lens.signals.wrap import wrap_hf_model
 
 __all__ = [
     "Capability",
+    "Check",
     "ClassifierRM",
+    "ConformanceReport",
     "Linearized",
     "Readout",
     "RewardSignal",
@@ -22,5 +26,6 @@ __all__ = [
     "from_tiny",
     "load_signal",
     "require",
+    "run_conformance",
     "wrap_hf_model",
 ]
