@@ -15,12 +15,15 @@ _PUBLIC: dict[str, str] = {
     "Item": "reward_lens.data",
     "Pairs": "reward_lens.data",
     "attribution": "reward_lens.instruments",
+    "audit": "reward_lens.auditing",
     "from_tiny": "reward_lens.signals",
     "lens": "reward_lens.instruments",
     "load_pairs": "reward_lens.data",
     "load_signal": "reward_lens.signals",
+    "preference": "reward_lens.instruments",
     "run_conformance": "reward_lens.signals",
     "source_attribution": "reward_lens.instruments",
+    "token_curves": "reward_lens.instruments",
     "wrap_hf_model": "reward_lens.signals",
 }
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import datasets
 import numpy as np
 import pandas as pd
 import pytest
@@ -15,6 +16,9 @@ TURNS = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
     [
         ("q", "a"),
         ["q", "a"],
+        ("q", TURNS[1]),
+        (TURNS[:1], [Message("assistant", "a")]),
+        {"prompt": "q", "response": "a", "text": None, "lineage": float("nan"), "id": pd.NA},
         {"prompt": "q", "response": "a"},
         {"messages": TURNS},
         TURNS,
@@ -51,11 +55,24 @@ def test_rendered_text_and_ids():
         ([{"role": "assistant", "content": "a"}], "needs a prompt"),
         (
             [{"role": "user", "content": ["part"]}, TURNS[1]],
-            "turn 0.*must be text, got str and list",
+            "turn 0: content is a list of parts; join its text",
         ),
         ([{"content": "q"}, TURNS[1]], "turn 0 is no message"),
         ({"ids": []}, "non-empty row of integers"),
         ({"ids": [1.5]}, "integers"),
+        ({"ids": [[1, 2], [3]]}, "one non-empty row of integers"),
+        ({"ids": [5, -100]}, "negative id -100"),
+        ({"ids": [1, 2], "attention_mask": [1]}, "a 0 or 1 for each of its 2 ids"),
+        ({"ids": [1, 2], "attention_mask": [0, 0]}, "leaves no id"),
+        ({"response": "a"}, "no field 'prompt'"),
+        ({"prompt": "q", "text": "qa"}, "'prompt' and 'text', so it is not clear what is scored"),
+        ({"messages": TURNS, "response": "b"}, "'messages' and 'response'"),
+        ({"prompt": "q", "response": "a", "lineage": 1.0}, "lineage is a float, expected a label"),
+        ({"text": " "}, "text is empty"),
+        (("q", "a\ud800"), r"lone surrogate '\\ud800' at character 1"),
+        (("q", [*TURNS]), r"response must be text or the assistant's one message.*'user'"),
+        ([TURNS[0], {**TURNS[1], "tool_calls": [{}]}], "turn 1 has the field 'tool_calls'"),
+        (b"bytes", "is a bytes"),
     ],
 )
 def test_what_is_no_item_is_refused_by_name(bad, message):
@@ -69,6 +86,54 @@ def test_one_item_is_no_list(bad):
         as_items(bad)
 
 
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (("q", "a"), r"one tuple of 2 texts; put it in a list, as in \[\(prompt, response\)\]"),
+        (TURNS, "one conversation; put it in a list"),
+        ({"train": datasets.Dataset.from_list([{"a": 1}])}, r"the splits \['train'\]; pass one"),
+        ({("q", "a")}, "got set"),
+        (b"text", "put it in a list"),
+        (pd.DataFrame([["q", "a", "b"]], columns=["prompt", "response", "response"]), "twice"),
+    ],
+)
+def test_what_is_no_list_of_items_is_refused(bad, message):
+    with pytest.raises(DataError, match=message):
+        as_items(bad)
+
+
+def test_pairs_are_no_items(pairs):
+    with pytest.raises(DataError, match=r"item 0 is a pair; its items are pair\.chosen"):
+        as_items(pairs)
+    assert as_items(pairs.chosen) == pairs.chosen
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"messages": TURNS[:1]}, "last turn must be the response"),
+        ({"messages": [Message("user", "q"), Message("assistant", "")]}, "response is empty"),
+        ({"text": "\n"}, "text is empty"),
+        ({"ids": ()}, "non-empty"),
+        ({"ids": (1, 2.0)}, "must be integers"),
+        ({"ids": (-1,)}, "negative id -1"),
+    ],
+)
+def test_an_item_cannot_be_built_wrong(bad, message):
+    with pytest.raises(DataError, match=f"an item.*{message}"):
+        Item(**bad)
+
+
+def test_an_item_takes_what_means_the_same():
+    assert Item(ids=np.array([3, 4])) == Item(ids=(3, 4))
+    assert Item(messages=TURNS) == Item.of("q", "a") == Item.of(TURNS[:1], "a")
+    assert Item.of(TURNS, "again").prompt_text == "user: q\n\nassistant: a"
+
+
+def test_a_lineage_may_be_the_number_zero():
+    assert as_item({"prompt": "q", "response": "a", "lineage": 0, "id": 0}).lineage == "0"
+
+
 def test_no_items():
     with pytest.raises(DataError, match="no items"):
         as_items([])
@@ -79,8 +144,14 @@ def test_no_items():
 
 
 def test_a_table_of_items():
-    frame = pd.DataFrame({"prompt": ["q"], "response": ["a"]})
-    assert as_items(frame) == [as_item({"prompt": "q", "response": "a"})]
+    rows = [
+        {"prompt": "q", "response": "a", "lineage": None},
+        {"prompt": "p", "response": "b", "lineage": "l"},
+    ]
+    expected = [Item.of("q", "a"), Item.of("p", "b", lineage="l")]
+    assert as_items(pd.DataFrame(rows)) == expected
+    assert as_items(datasets.Dataset.from_list(rows)) == expected
+    assert as_items(iter(rows)) == expected
 
 
 def test_lineage_is_the_prompt_unless_said():
@@ -113,12 +184,18 @@ def test_a_sample_is_seeded_stratified_and_in_order(pairs):
     assert some.subset_counts == {"big": 6, "small": 2}
     assert [int(i) for i in some.ids] == sorted(int(i) for i in some.ids)
     assert pairs.sample(12) is pairs
+    plain = pairs.sample(8, seed=1, stratify=False)
+    assert plain.ids == pairs.sample(8, seed=1, stratify=False).ids
+    assert len(set(plain.ids)) == 8
     with pytest.raises(DataError):
         pairs.sample(0)
 
 
 def test_a_split_parts_by_id(pairs):
-    parts = pairs.split({"train": ["0", "1", "not here"], "test": ["2"], "none": ["zzz"]})
+    listed = {"train": ["0", "1", "not here"], "test": ["2"], "none": ["zzz"]}
+    with pytest.raises(DataError, match=r"2 of the split's 5 ids are not .*'not here'.*partial="):
+        pairs.split(listed)
+    parts = pairs.split(listed, partial=True)
     assert {k: p.ids for k, p in parts.items()} == {"train": ["0", "1"], "test": ["2"]}
     with pytest.raises(DataError, match="in two parts"):
         pairs.split({"a": ["0"], "b": ["0"]})
@@ -132,6 +209,9 @@ def test_pairs_are_a_sequence(pairs):
     assert isinstance(pairs[:3], Pairs)
     assert pairs[0].prompt == (Message("user", "p0"),)
     assert pairs.subset("small").ids == ["9", "10", "11"]
+    assert pairs.subset(pairs.subsets == "small").ids == ["9", "10", "11"]
+    with pytest.raises(DataError, match=r"12 values of dtype bool.*shape \(2,\) and dtype int"):
+        pairs.subset([0, 1])
     assert len(set(pairs.lineages)) == 6
     with pytest.raises(DataError, match="two pairs have the id"):
         Pairs([pairs[0], pairs[0]])

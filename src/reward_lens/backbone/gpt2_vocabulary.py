@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gzip
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reward_lens.assets import asset
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -21,33 +25,43 @@ def byte_symbols() -> list[str]:
     return [chr(b) for b in printable] + [chr(256 + k) for k in range(256 - len(printable))]
 
 
+def read_merges(path: Path) -> list[tuple[str, str]]:
+    """Pairs of tokens to join, in order of priority, from a gzipped list with one header line."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        next(lines)  # a version header
+        return [(left, right) for left, right in (line.split() for line in lines if line.strip())]
+
+
+def vocabulary(merges: list[tuple[str, str]]) -> dict[str, int]:
+    """Token -> id: the bytes, one token per merge, then the end of text."""
+    tokens = [*byte_symbols(), *(left + right for left, right in merges), END_OF_TEXT]
+    return {token: i for i, token in enumerate(tokens)}
+
+
 @cache
 def vocabulary_and_merges() -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Token -> id (50257 of them), and the merges in order of priority."""
-    with gzip.open(asset("gpt2/merges.txt.gz"), "rt", encoding="utf-8") as lines:
-        next(lines)  # a version header
-        merges = [(a, b) for a, b in (line.split() for line in lines if line.strip())]
-    tokens = [*byte_symbols(), *(a + b for a, b in merges), END_OF_TEXT]
-    return {token: i for i, token in enumerate(tokens)}, merges
+    """The shipped vocabulary (token -> id, 50257 of them) and its merges."""
+    merges = read_merges(asset("gpt2/merges.txt.gz"))
+    return vocabulary(merges), merges
 
 
-def gpt2_tokenizer() -> Any:
+def gpt2_tokenizer() -> PreTrainedTokenizerBase:
     """A new GPT-2 tokenizer without a chat template.
 
     Returns
     -------
-    transformers.PreTrainedTokenizerFast
-        ``<|endoftext|>`` (50256) serves as bos, eos, unk and pad.
+    transformers.GPT2TokenizerFast
+        ``<|endoftext|>`` (50256) serves as bos, eos, unk and pad. No token is added to a text.
     """
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
+    from transformers import GPT2TokenizerFast
 
-    vocabulary, merges = vocabulary_and_merges()
-    core = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    core.post_processor = processors.ByteLevel(trim_offsets=False)
-    core.decoder = decoders.ByteLevel()
+    ids, merges = vocabulary_and_merges()
     special = dict.fromkeys(("bos_token", "eos_token", "unk_token", "pad_token"), END_OF_TEXT)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=core, clean_up_tokenization_spaces=False, **special
+    # Copies: the tokenizer keeps what it is given, and the cached tables are shared.
+    return GPT2TokenizerFast(
+        vocab=dict(ids),
+        merges=list(merges),
+        add_prefix_space=False,
+        clean_up_tokenization_spaces=False,
+        **special,
     )

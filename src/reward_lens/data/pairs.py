@@ -9,7 +9,8 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 
-from reward_lens.data.items import Item, Message, content_hash
+from reward_lens.data.fields import Message
+from reward_lens.data.items import Item, content_hash
 from reward_lens.errors import DataError
 
 
@@ -121,32 +122,56 @@ class Pairs(Sequence[Pair]):
         """The pairs at these indices, in the order given."""
         return Pairs(self._pairs[i] for i in indices)
 
-    def subset(self, name: str) -> Pairs:
-        """The pairs of one subset.
+    def subset(self, which: str | npt.ArrayLike) -> Pairs:
+        """The pairs of one subset, or those where a mask is true.
+
+        Parameters
+        ----------
+        which : str or array of bool, shape (n,)
 
         Raises
         ------
         DataError
-            If there is none.
+            If there is none, or the mask does not have one bool for each pair.
         """
-        found = [p for p in self if p.subset == name]
-        if not found:
-            raise DataError(f"no pair is of subset {name!r}; there are {list(self.subset_counts)}")
-        return Pairs(found)
+        if isinstance(which, str):
+            found = [p for p in self if p.subset == which]
+            if not found:
+                raise DataError(
+                    f"no pair is of subset {which!r}; there are {list(self.subset_counts)}"
+                )
+            return Pairs(found)
+        mask = np.asarray(which)
+        if mask.dtype != np.bool_ or mask.shape != (len(self),):
+            raise DataError(
+                f"a mask of these pairs has {len(self)} values of dtype bool, this one has shape "
+                f"{mask.shape} and dtype {mask.dtype}"
+            )
+        return self.select(np.flatnonzero(mask).tolist())
 
-    def sample(self, n: int, seed: int = 0) -> Pairs:
-        """A seeded sample in proportion to the subsets, in the original order.
+    def sample(self, n: int, seed: int = 0, *, stratify: bool = True) -> Pairs:
+        """A seeded sample without replacement, in the original order.
 
         Parameters
         ----------
         n : int
-            Size; all pairs if there are no more. Shares are rounded by largest remainder.
+            Size; all pairs if there are no more.
+        seed : int
+        stratify : bool
+            Draw from every subset in proportion to its size, rounded by largest remainder.
+
+        Raises
+        ------
+        DataError
+            If ``n`` is below 1.
         """
         if n >= len(self):
             return self
         if n < 1:
             raise DataError(f"a sample of {n} pairs is none")
         rng = np.random.default_rng(seed)
+        if not stratify:
+            return self.select(sorted(rng.choice(len(self), size=n, replace=False).tolist()))
         subsets, counts = self.subsets, self.subset_counts
         exact = {s: n * c / len(self) for s, c in counts.items()}
         take = {s: int(e) for s, e in exact.items()}
@@ -159,18 +184,26 @@ class Pairs(Sequence[Pair]):
             kept.extend(rng.choice(where, size=k, replace=False).tolist())
         return self.select(sorted(kept))
 
-    def split(self, parts: Mapping[str, Sequence[str]]) -> dict[str, Pairs]:
-        """Part the pairs by lists of ids.
+    def split(
+        self, parts: Mapping[str, Sequence[str]], *, partial: bool = False
+    ) -> dict[str, Pairs]:
+        """Part the pairs by lists of ids; pairs that no part lists are in none.
 
-        Ids that are not here are left out (a split file may cover more than was loaded); a part
-        that none of the pairs is in does not appear.
+        Parameters
+        ----------
+        parts : mapping of name to ids
+        partial : bool
+            Allow ids that are not among these pairs (a split file may cover more than was loaded);
+            a part that none of the pairs is in then does not appear.
 
         Raises
         ------
         DataError
-            If a part is no list of ids, two parts share an id, or no pair is in any part.
+            If a part is no list of ids, two parts share an id, an id is unknown (and ``partial``
+            is off), or no pair is in any part.
         """
         owner: dict[str, str] = {}
+        known = set(self.ids)
         for name, ids in parts.items():
             if not isinstance(ids, (list, tuple)) or not all(isinstance(i, str) for i in ids):
                 raise DataError(f"split part {name!r} is no list of pair ids")
@@ -180,4 +213,10 @@ class Pairs(Sequence[Pair]):
         found = {name: [p for p in self if owner.get(p.id) == name] for name in parts}
         if not any(found.values()):
             raise DataError("none of the pairs' ids is in the split")
+        unknown = [i for i in owner if i not in known]
+        if unknown and not partial:
+            raise DataError(
+                f"{len(unknown)} of the split's {len(owner)} ids are not among the {len(self)} "
+                f"pairs (first: {unknown[0]!r}); pass partial=True if the split covers more"
+            )
         return {name: Pairs(part) for name, part in found.items() if part}

@@ -1,0 +1,186 @@
+"""What a signal prefers: accuracy on labelled pairs, margins, and score against length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import xarray as xr
+
+from reward_lens.data import Pairs, as_pairs
+from reward_lens.evidence import Evidence, GaugeStatus, Interval, Tier, Units
+from reward_lens.evidence.intervals import accuracy as accuracy_interval
+from reward_lens.evidence.intervals import cluster_t_slope, jackknife_correlation
+from reward_lens.instruments.sides import SIDES
+from reward_lens.signals import ClassifierRM
+from reward_lens.signals.classifier import BATCH_TOKENS, Progress
+from reward_lens.signals.identity import provenance
+
+Floats = npt.NDArray[np.float64]
+
+
+def preference(
+    signal: ClassifierRM,
+    pairs: Any,
+    *,
+    readout: str = "reward",
+    position: str | None = None,
+    truncate: str = "error",
+    parts: Mapping[str, Sequence[str]] | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    progress: Progress | None = None,
+) -> Evidence:
+    """Score both sides of pairs and count how often the chosen side is ahead.
+
+    Parameters
+    ----------
+    signal : ClassifierRM
+    pairs : Pairs or anything :func:`~reward_lens.data.as_pairs` takes
+    parts : mapping of str to sequence of ids, optional
+        Groups of pairs (train and test, say) whose accuracies are reported apart.
+
+    Returns
+    -------
+    Evidence
+        Value float32 ``[side, pair]``: scores and margins in reward units. Intervals:
+        ``accuracy`` and ``accuracy[subset=…]``, ``accuracy[part=…]`` (probability units, ties
+        count half and are counted), ``length.correlation`` (score against log characters of the
+        response, ranks within the whole sample) and ``length.slope`` (reward per e-fold of length
+        within a prompt). Tables: ``accuracy``, ``margins`` (quantiles), ``scores`` and, where the
+        native and the last read position differ, ``positions`` with both accuracies.
+    """
+    given = as_pairs(pairs)
+    items = [*given.chosen, *given.rejected]
+    scored = signal.score(
+        items,
+        readout=readout,
+        position=position,
+        truncate=truncate,
+        batch_tokens=batch_tokens,
+        progress=progress,
+    )
+    flat = scored.value.values
+    n = len(given)
+    margins = flat[:n] - flat[n:]
+    groups = _groups(given, parts)
+    found = [
+        (name, *accuracy_interval(name, margins[rows], given.lineages[rows]))
+        for name, rows in groups.items()
+    ]
+    lengths = np.array([len(i.response or i.text or i.ids or "") for i in items], dtype=float)
+    tables = {
+        "accuracy": _accuracy_table(found),
+        "margins": _quantiles(margins),
+        "scores": _score_table(given, scored, margins),
+    }
+    if "positions" in scored.tables:
+        tables["positions"] = _position_accuracies(given, flat, scored.tables["positions"])
+    return Evidence(
+        value=xr.DataArray(
+            np.stack([flat[:n], flat[n:], margins]),
+            dims=("side", "pair"),
+            coords={
+                "side": list(SIDES),
+                "pair": given.ids,
+                "lineage": ("pair", given.lineages),
+                "subset": ("pair", given.subsets),
+            },
+            name="score",
+        ),
+        instrument="preference",
+        version="1",
+        subject=signal.subject(given.fingerprint, signal.readout(readout), position),
+        tier=Tier.OBSERVATIONAL,
+        gauge=GaugeStatus.INVARIANT,
+        units=Units.REWARD,
+        provenance=provenance(
+            signal, {"readout": readout, "truncate": truncate}, cost=float(len(items))
+        ),
+        uncertainty=(*(i for _, i, _ in found), *_length(given, flat, lengths)),
+        tables=tables,
+    )
+
+
+def _groups(
+    pairs: Pairs, parts: Mapping[str, Sequence[str]] | None
+) -> dict[str, npt.NDArray[np.bool_]]:
+    """Rows of each accuracy that is reported."""
+    groups = {"accuracy": np.ones(len(pairs), dtype=bool)}
+    for name in parts or {}:
+        ids = set((parts or {})[name])
+        groups[f"accuracy[part={name}]"] = np.array([i in ids for i in pairs.ids])
+    if len(pairs.subset_counts) > 1:
+        groups.update({f"accuracy[subset={s}]": pairs.subsets == s for s in pairs.subset_counts})
+    return {name: rows for name, rows in groups.items() if rows.any()}
+
+
+def _accuracy_table(found: list[tuple[str, Interval, int]]) -> pd.DataFrame:
+    rows = [
+        {
+            "group": name.removeprefix("accuracy").strip("[]") or "all",
+            "pairs": i.n,
+            "lineages": i.clusters,
+            "accuracy": i.estimate,
+            "low": i.low,
+            "high": i.high,
+            "ties": ties,
+            "n_effective": i.n_effective,
+            "note": i.note,
+        }
+        for name, i, ties in found
+    ]
+    return pd.DataFrame(rows)
+
+
+def _length(pairs: Pairs, scores: Floats, lengths: Floats) -> tuple[Interval, ...]:
+    """Score against log length: rank correlation over all, slope within a prompt."""
+    lineage = np.concatenate([pairs.lineages, pairs.lineages])
+    x = np.log(np.maximum(lengths, 1))
+    return (
+        jackknife_correlation("length.correlation", x, scores, lineage, method="spearman"),
+        cluster_t_slope("length.slope", x, scores, lineage, within=True),
+    )
+
+
+def _quantiles(margins: Floats) -> pd.DataFrame:
+    at = [0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0]
+    return pd.DataFrame(
+        {
+            "quantile": at,
+            "margin": np.quantile(margins.astype(float), at),
+            "size": np.quantile(np.abs(margins.astype(float)), at),
+        }
+    )
+
+
+def _score_table(pairs: Pairs, scored: Evidence, margins: Floats) -> pd.DataFrame:
+    n, v = len(pairs), scored.value
+    columns: dict[str, Any] = {"pair": pairs.ids, "subset": pairs.subsets}
+    for side, rows in (("chosen", slice(0, n)), ("rejected", slice(n, 2 * n))):
+        columns[side] = v.values[rows]
+        for name in ("n_tokens", "read_index", "read_token", "tokens_cut"):
+            columns[f"{name}_{side}"] = v[name].values[rows]
+    return pd.DataFrame({**columns, "margin": margins})
+
+
+def _position_accuracies(pairs: Pairs, flat: Floats, differ: pd.DataFrame) -> pd.DataFrame:
+    """Accuracy at the native and at the last position, where they differ on some item."""
+    n, rows = len(pairs), []
+    for position in ("native", "last"):
+        scores = flat.copy()
+        scores[differ["item"]] = differ[position]
+        i, ties = accuracy_interval(position, scores[:n] - scores[n:], pairs.lineages)
+        rows.append(
+            {
+                "position": position,
+                "items_that_differ": len(differ),
+                "accuracy": i.estimate,
+                "low": i.low,
+                "high": i.high,
+                "ties": ties,
+            }
+        )
+    return pd.DataFrame(rows)
