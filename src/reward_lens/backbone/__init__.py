@@ -8,12 +8,13 @@ from reward_lens.backbone.anatomy import Anatomy, Granularity
 from reward_lens.backbone.batching import Batch
 from reward_lens.backbone.norms import FrozenNorm
 from reward_lens.backbone.sites import ALL, FINAL, Position, Site
-from reward_lens.backbone.tokenise import Alignment, Encoded, Encoder
+from reward_lens.backbone.tokenise import TRUNCATE, Alignment, Encoded, Encoder
 from reward_lens.backbone.trunk import Trunk, read_rows
 
 __all__ = [
     "ALL",
     "FINAL",
+    "TRUNCATE",
     "Alignment",
     "Anatomy",
     "Batch",

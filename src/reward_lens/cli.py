@@ -1,0 +1,336 @@
+"""The command line: parses, calls, prints. Exit 0 fine, 1 a check failed, 2 usage or input."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reward_lens import __version__
+
+if TYPE_CHECKING:
+    from reward_lens.auditing import Audit
+    from reward_lens.data import Pairs
+    from reward_lens.signals import ClassifierRM
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Look inside reward models: prove the load, score pairs, audit.",
+)
+
+Model = Annotated[str, typer.Argument(help="Folder of a checkpoint, or a hub id in the cache.")]
+PairFile = Annotated[str, typer.Argument(help="Preference pairs: .jsonl, .json, .csv, .parquet.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Dtype = Annotated[str | None, typer.Option(help="Of the trunk: float32, bfloat16 or float16.")]
+Position = Annotated[str, typer.Option(help="Token the head reads: native or last.")]
+Limit = Annotated[int | None, typer.Option(help="Only the first rows.")]
+Truncate = Annotated[
+    str, typer.Option(help="Over-long texts: error (leave the pair out), left or right.")
+]
+BatchTokens = Annotated[int, typer.Option(help="Padded tokens of one forward.")]
+Download = Annotated[bool, typer.Option("--allow-download", help="Let files be fetched.")]
+
+
+@app.callback(invoke_without_command=True)
+def main(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
+) -> None:
+    """Options before the command."""
+    _DEBUG.append(debug)
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+_DEBUG: list[bool] = []
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Show deliberate errors as a line and exit 2; the rest keeps its traceback."""
+    from reward_lens.errors import RewardLensError
+
+    try:
+        yield
+    except RewardLensError as error:
+        if _DEBUG and _DEBUG[-1]:
+            raise
+        typer.echo(f"reward-lens: {error}", err=True)
+        raise typer.Exit(2) from error
+
+
+class _Bars:
+    """Progress bars for whoever watches a terminal, on standard error; lines elsewhere."""
+
+    @contextmanager
+    def stage(self, name: str, total: int) -> Iterator[Any]:
+        """Show one stage."""
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as Remaining
+
+        console = Console(stderr=True)
+        if not console.is_terminal:
+            typer.echo(f"{name} ({total})", err=True)
+            yield lambda done: None
+            return
+        columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, Remaining(), console=console) as bars:
+            task = bars.add_task(name, total=total)
+            yield lambda done: bars.advance(task, done)
+
+
+def _load(model: str, dtype: str | None, position: str, allow_download: bool) -> ClassifierRM:
+    from transformers.utils import logging
+
+    from reward_lens.signals import load_signal
+
+    logging.disable_progress_bar()
+    return load_signal(model, dtype=dtype, position=position, allow_download=allow_download)
+
+
+def _truncate(value: str) -> str:
+    from reward_lens.backbone import TRUNCATE
+
+    if value not in TRUNCATE:
+        typer.echo(
+            f"reward-lens: --truncate {value}: choose one of {', '.join(TRUNCATE)}", err=True
+        )
+        raise typer.Exit(2)
+    return value
+
+
+@app.command()
+def conform(
+    model: Model,
+    json: Json = False,
+    dtype: Dtype = None,
+    position: Position = "native",
+    allow_download: Download = False,
+) -> None:
+    """Check that a loaded model behaves as its checkpoint does. Exits 1 if a check fails."""
+    from reward_lens.signals import load_signal, run_conformance
+
+    with _plain_errors():
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        signal = load_signal(
+            model,
+            dtype=dtype,
+            position=position,
+            allow_download=allow_download,
+            conformance_quickcheck=False,  # every check runs below
+        )
+        report = run_conformance(signal)
+    if json:
+        rows = [{"check": c.name, "passed": c.passed, "measured": c.measured,
+                 "allowed": c.allowed, "meaning": c.meaning} for c in report.checks]  # fmt: skip
+        typer.echo(jsonlib.dumps({"passed": report.passed, "checks": rows}, ensure_ascii=False))
+    else:
+        typer.echo(str(report))
+    raise typer.Exit(0 if report.passed else 1)
+
+
+@app.command()
+def score(
+    model: Model,
+    pairs: PairFile,
+    output: Annotated[Path, typer.Option("-o", "--output", help=".parquet, .csv or .jsonl")],
+    json: Json = False,
+    limit: Limit = None,
+    truncate: Truncate = "error",
+    dtype: Dtype = None,
+    position: Position = "native",
+    batch_tokens: BatchTokens = 4096,
+    allow_download: Download = False,
+) -> None:
+    """Score both sides of every pair and write one row a pair."""
+    writers = {".parquet": "to_parquet", ".csv": "to_csv", ".jsonl": "to_json"}
+    if output.suffix not in writers:
+        typer.echo(f"reward-lens: {output}: end it in {', '.join(writers)}", err=True)
+        raise typer.Exit(2)
+    _check_parent(output)
+    cut = _truncate(truncate)
+    from reward_lens.auditing import fitting_pairs
+    from reward_lens.data import load_pairs
+    from reward_lens.instruments import preference
+
+    with _plain_errors():
+        given = load_pairs(pairs, limit=limit, allow_download=allow_download)
+        signal = _load(model, dtype, position, allow_download)
+        fit, left_out = fitting_pairs(signal, given, cut)
+        with _Bars().stage("scores", 2 * len(fit)) as done:
+            found = preference(signal, fit, truncate=cut, batch_tokens=batch_tokens, progress=done)
+    table = found.tables["scores"]
+    if output.suffix == ".parquet":
+        table.to_parquet(output, index=False)
+    elif output.suffix == ".csv":
+        table.to_csv(output, index=False)
+    else:
+        table.to_json(output, orient="records", lines=True, force_ascii=False, double_precision=15)
+    _say_left_out(left_out)
+    i = found.interval("accuracy")
+    if json:
+        typer.echo(jsonlib.dumps({"output": str(output), "pairs": len(fit), "accuracy": i.estimate,
+                                  "left_out": left_out}))  # fmt: skip
+    else:
+        typer.echo(f"{len(fit)} pairs scored, chosen ahead in {i.estimate:.3f}; wrote {output}")
+
+
+def _check_parent(output: Path) -> None:
+    if not output.parent.is_dir():
+        typer.echo(f"reward-lens: {output}: there is no folder {output.parent}", err=True)
+        raise typer.Exit(2)
+
+
+def _say_left_out(left_out: dict[str, str]) -> None:
+    """Name pairs that were left out: the first few, and how many in all."""
+    if not left_out:
+        return
+    typer.echo(f"{len(left_out)} pairs left out (--truncate left or right keeps them):", err=True)
+    for k, (name, why) in enumerate(left_out.items()):
+        if k == 5:
+            typer.echo(f"  and {len(left_out) - 5} more", err=True)
+            break
+        typer.echo(f"  {name}: {why}", err=True)
+
+
+@app.command()
+def audit(
+    model: Model,
+    pairs: PairFile,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The report, an HTML file.")],
+    json: Json = False,
+    limit: Limit = None,
+    split: Annotated[
+        Path | None, typer.Option(help="JSON file of part name -> ids; parts are reported apart.")
+    ] = None,
+    sample: Annotated[int, typer.Option(help="Pairs for lens and attribution.")] = 300,
+    seed: Annotated[int, typer.Option(help="Of the sample.")] = 0,
+    truncate: Truncate = "error",
+    dtype: Dtype = None,
+    position: Position = "native",
+    batch_tokens: BatchTokens = 4096,
+    allow_download: Download = False,
+) -> None:
+    """Prove the load, score pairs, run the instruments; write a report and its evidence."""
+    _check_parent(output)
+    cut = _truncate(truncate)
+    from reward_lens.auditing import audit as run_audit
+    from reward_lens.data import load_pairs
+
+    with _plain_errors():
+        given = load_pairs(pairs, limit=limit, allow_download=allow_download)
+        parts = _parts(split, given)
+        signal = _load(model, dtype, position, allow_download)
+        found = run_audit(
+            signal,
+            given,
+            sample=sample,
+            seed=seed,
+            parts=parts,
+            truncate=cut,
+            batch_tokens=batch_tokens,
+            reporter=_Bars(),
+        )
+    _finish(signal, found, output, json, notes=())
+
+
+def _parts(split: Path | None, pairs: Pairs) -> dict[str, list[str]] | None:
+    from reward_lens.errors import DataError
+
+    if split is None:
+        return None
+    try:
+        parts = jsonlib.loads(split.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{split}: not a JSON file of part name -> ids ({error})") from error
+    if not isinstance(parts, dict):
+        raise DataError(f"{split}: expected an object of part name -> ids")
+    # With --limit, and for pairs left out, the file names ids that are not here.
+    return {name: part.ids for name, part in pairs.split(parts, partial=True).items()}
+
+
+def _finish(
+    signal: ClassifierRM, found: Audit, output: Path, json: bool, notes: tuple[str, ...]
+) -> None:
+    """Write page and evidence, say where they are, exit by what was found."""
+    from reward_lens.evidence import write_jsonl
+    from reward_lens.report import Page, write_page
+
+    beside = output.with_suffix(".evidence.jsonl")
+    m = signal.meta
+    facts = (
+        f"{m.architecture}, {m.n_layers} layers of width {m.width}, {m.dtype} on {m.device}, "
+        f"{m.kernel} attention; {m.template}; the head reads the {m.position} token"
+    )
+    if found.left_out:
+        notes = (*notes, f"{len(found.left_out)} over-long pairs were left out: "
+                 f"{', '.join(list(found.left_out)[:5])}"
+                 f"{' and more' if len(found.left_out) > 5 else ''}.")  # fmt: skip
+    page = Page(
+        title=Path(m.source).name,
+        facts=facts,
+        command=" ".join(["reward-lens", *sys.argv[1:]]),
+        evidence_file=beside.name,
+        notes=(*notes, *m.notes),
+        missing=found.missing,
+    )
+    write_jsonl(beside, found.evidence.values())
+    write_page(output, page, found.evidence, found.shown)
+    _say_left_out(found.left_out)
+    i = found["preference"].interval("accuracy")
+    if json:
+        typer.echo(jsonlib.dumps({
+            "report": str(output), "evidence": str(beside), "passed": found.passed,
+            "failed_checks": found.conformance.failed, "missing": found.missing,
+            "accuracy": i.estimate, "pairs": len(found.pairs), "left_out": found.left_out,
+        }))  # fmt: skip
+    else:
+        if not found.conformance.passed:
+            typer.echo(str(found.conformance), err=True)
+        for name, why in found.missing.items():
+            typer.echo(f"{name} did not run: {why}", err=True)
+        typer.echo(f"accuracy {i.estimate:.3f} ({i.low:.3f} to {i.high:.3f}) on {i.n} pairs")
+        typer.echo(f"report: {output}")
+        typer.echo(f"evidence: {beside}")
+    raise typer.Exit(0 if found.passed else 1)
+
+
+@app.command()
+def demo(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The report, an HTML file.")
+    ] = Path("reward-lens-demo.html"),
+    json: Json = False,
+) -> None:
+    """Audit the shipped demo model on its held-out pairs."""
+    _check_parent(output)
+    from reward_lens.assets import asset
+    from reward_lens.auditing import audit as run_audit
+    from reward_lens.data import load_pairs
+
+    with _plain_errors():
+        signal = _load(str(asset("demo/model")), None, "native", False)
+        signal = signal.with_meta(source="demo model")
+        found = run_audit(signal, load_pairs(asset("demo/pairs.jsonl")), reporter=_Bars())
+    note = (
+        "This is the demo: a 4-layer model of 4.6 MiB, really trained on human preferences and "
+        "honestly weak. Every number is a finding about this small model and about nothing else. "
+        "All pairs are held out from its training. Content note: the BBQ pairs are built from "
+        "stereotypes (BBQ, Parrish and co-authors, CC-BY-4.0)."
+    )
+    _finish(signal, found, output, json, notes=(note,))
+
+
+if __name__ == "__main__":
+    app()

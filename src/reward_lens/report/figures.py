@@ -1,0 +1,218 @@
+"""Figures as inline SVG: no script, no network, and nothing said by colour alone.
+
+Every figure has a text alternative, axis labels and units; a table with its numbers stands beside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup, escape
+
+WIDTH, HEIGHT = 640, 260
+_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 12, 44
+
+
+@dataclass(frozen=True)
+class Axes:
+    """A linear map from data to the drawing."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+    height: int = HEIGHT
+
+    def at(self, x: float, y: float) -> tuple[float, float]:
+        """Place of a data point."""
+        (x0, x1), (y0, y1) = self.x, self.y
+        px = _LEFT + (x - x0) / (x1 - x0) * (WIDTH - _LEFT - _RIGHT)
+        py = self.height - _BOTTOM - (y - y0) / (y1 - y0) * (self.height - _TOP - _BOTTOM)
+        return round(px, 1), round(py, 1)
+
+
+def ticks(low: float, high: float, about: int = 5) -> list[float]:
+    """Round numbers that cover a range."""
+    if not high > low:
+        return [low]
+    raw = (high - low) / about
+    size = 10 ** math.floor(math.log10(raw))
+    step = next(s * size for s in (1, 2, 2.5, 5, 10) if s * size >= raw)
+    first = math.ceil(low / step - 1e-9)
+    count = math.floor(high / step + 1e-9) - first + 1
+    return [round((first + k) * step, 12) + 0.0 for k in range(count)]
+
+
+def padded(values: Sequence[float] | npt.NDArray[np.float64], zero: bool = True) -> tuple[
+    float, float
+]:  # fmt: skip
+    """A range that holds all finite values (and zero), with a little room."""
+    finite = [v for v in np.asarray(values, dtype=float).ravel().tolist() if math.isfinite(v)]
+    finite += [0.0] if zero or not finite else []
+    low, high = min(finite), max(finite)
+    room = 0.06 * (high - low) or 1.0
+    return low - room, high + room
+
+
+def _frame(axes: Axes, x_label: str, y_label: str, title: str, body: list[str]) -> Markup:
+    out = [
+        f'<svg viewBox="0 0 {WIDTH} {axes.height}" role="img" aria-label="{escape(title)}">',
+        f"<title>{escape(title)}</title>",
+    ]
+    for t in ticks(*axes.y):
+        x, y = axes.at(axes.x[0], t)
+        out.append(f'<line class="grid" x1="{x}" y1="{y}" x2="{WIDTH - _RIGHT}" y2="{y}"/>')
+        out.append(f'<text class="tick" x="{x - 6}" y="{y + 4}" text-anchor="end">{t:g}</text>')
+    for t in ticks(*axes.x):
+        x, y = axes.at(t, axes.y[0])
+        out.append(f'<text class="tick" x="{x}" y="{y + 16}" text-anchor="middle">{t:g}</text>')
+    if axes.y[0] < 0 < axes.y[1]:
+        x, y = axes.at(axes.x[0], 0)
+        out.append(f'<line class="zero" x1="{x}" y1="{y}" x2="{WIDTH - _RIGHT}" y2="{y}"/>')
+    middle = (WIDTH + _LEFT) / 2
+    out.append(
+        f'<text class="label" x="{middle}" y="{axes.height - 8}" text-anchor="middle">'
+        f"{escape(x_label)}</text>"
+    )
+    half = (axes.height - _BOTTOM) / 2
+    out.append(
+        f'<text class="label" transform="translate(14 {half}) rotate(-90)" text-anchor="middle">'
+        f"{escape(y_label)}</text>"
+    )
+    return Markup("".join([*out, *body, "</svg>"]))
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One line of a figure with its interval band; ``style`` is a dash pattern and a marker."""
+
+    name: str
+    x: npt.NDArray[np.float64]
+    y: npt.NDArray[np.float64]
+    low: npt.NDArray[np.float64]
+    high: npt.NDArray[np.float64]
+
+
+def curves(lines: Sequence[Curve], x_label: str, y_label: str, title: str) -> Markup:
+    """Lines with bands; told apart by dash pattern and by a label at their end."""
+    every = np.concatenate([np.r_[c.y, c.low, c.high] for c in lines])
+    x = np.concatenate([c.x for c in lines])
+    axes = Axes((float(x.min()), float(max(x.max(), x.min() + 1))), padded(every))
+    body = []
+    for k, c in enumerate(lines):
+        points = [axes.at(a, b) for a, b in zip(c.x, c.y, strict=True)]
+        ok = np.isfinite(c.low) & np.isfinite(c.high)
+        upper = [axes.at(a, b) for a, b in zip(c.x[ok], c.high[ok], strict=True)]
+        lower = [axes.at(a, b) for a, b in zip(c.x[ok], c.low[ok], strict=True)]
+        if upper:
+            body.append(f'<polygon class="band s{k}" points="{_points(upper + lower[::-1])}"/>')
+        body.append(f'<polyline class="line s{k}" points="{_points(points)}"/>')
+        marks = "".join(f'<circle class="s{k}" cx="{px}" cy="{py}" r="2.5"/>' for px, py in points)
+        body.append(marks)
+        lx = _LEFT + 12
+        ly = _TOP + 14 + 16 * k
+        body.append(f'<line class="line s{k}" x1="{lx}" y1="{ly}" x2="{lx + 34}" y2="{ly}"/>')
+        body.append(f'<text class="tick" x="{lx + 40}" y="{ly + 4}">{escape(c.name)}</text>')
+    return _frame(axes, x_label, y_label, title, body)
+
+
+def _points(points: list[tuple[float, float]]) -> str:
+    return " ".join(f"{x},{y}" for x, y in points)
+
+
+def scatter(
+    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], x_label: str, y_label: str, title: str
+) -> Markup:
+    """Points; at most 1,500 are drawn, evenly chosen in order of ``x``."""
+    order = np.argsort(x, kind="stable")
+    if len(order) > 1500:
+        order = order[np.linspace(0, len(order) - 1, 1500).astype(int)]
+    axes = Axes(padded(x), padded(y))
+    body = []
+    for a, b in zip(x[order], y[order], strict=True):
+        px, py = axes.at(float(a), float(b))
+        body.append(f'<circle class="dot" cx="{px}" cy="{py}" r="2.5"/>')
+    return _frame(axes, x_label, y_label, title, body)
+
+
+def histogram(values: npt.NDArray[np.float64], x_label: str, title: str) -> Markup:
+    """Counts of values; those below zero are hatched by an outline, those above filled."""
+    low, high = padded(values)
+    edges = np.linspace(low, high, 31)
+    edges = np.sort(np.append(edges[np.abs(edges) > (high - low) / 120], 0.0))
+    counts, _ = np.histogram(values, edges)
+    axes = Axes((low, high), (0, float(max(counts.max(), 1)) * 1.08))
+    body = []
+    for count, a, b in zip(counts, edges[:-1], edges[1:], strict=True):
+        if count:
+            (x0, y0), (x1, y1) = axes.at(a, float(count)), axes.at(b, 0)
+            kind = "minus" if b <= 0 else "plus"
+            body.append(
+                f'<rect class="bar {kind}" x="{x0}" y="{y0}" width="{max(x1 - x0 - 1, 1):.1f}" '
+                f'height="{y1 - y0:.1f}"><title>{a:.3g} to {b:.3g}: {count}</title></rect>'
+            )
+    return _frame(axes, x_label, "pairs", title, body)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One labelled value of a bar or interval figure."""
+
+    label: str
+    value: float
+    low: float = math.nan
+    high: float = math.nan
+
+
+def rows(data: Sequence[Row], x_label: str, title: str, *, mark: float | None = None) -> Markup:
+    """Horizontal bars from zero, or, with ``mark``, points with intervals around a marked value."""
+    step, left = 20, 190
+    height = _TOP + step * len(data) + _BOTTOM
+    every = [v for r in data for v in (r.value, r.low, r.high)]
+    low, high = (0.0, 1.0) if mark is not None else padded(every)
+
+    def at(v: float) -> float:
+        return round(left + (v - low) / (high - low) * (WIDTH - left - 64), 1)
+
+    out = [
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">',
+        f"<title>{escape(title)}</title>",
+    ]
+    for t in ticks(low, high):
+        x, bottom = at(t), height - _BOTTOM
+        out.append(f'<line class="grid" x1="{x}" y1="{_TOP}" x2="{x}" y2="{bottom}"/>')
+        out.append(
+            f'<text class="tick" x="{x}" y="{bottom + 16}" text-anchor="middle">{t:g}</text>'
+        )
+    line = at(mark if mark is not None else 0.0)
+    out.append(f'<line class="zero" x1="{line}" y1="{_TOP}" x2="{line}" y2="{height - _BOTTOM}"/>')
+    for k, r in enumerate(data):
+        y = _TOP + step * k + step / 2
+        out.append(
+            f'<text class="tick" x="{left - 8}" y="{y + 4}" text-anchor="end">'
+            f"{escape(r.label)}</text>"
+        )
+        if mark is None:
+            x0, x1 = sorted((at(0), at(r.value)))
+            kind = "minus" if r.value < 0 else "plus"
+            out.append(
+                f'<rect class="bar {kind}" x="{x0}" y="{y - 7}" width="{max(x1 - x0, 1):.1f}" '
+                f'height="14"/>'
+            )
+        else:
+            out.append(f'<circle class="s0" cx="{at(r.value)}" cy="{y}" r="4"/>')
+        if math.isfinite(r.low) and math.isfinite(r.high):
+            out.append(
+                f'<line class="whisker" x1="{at(max(r.low, low))}" y1="{y}" '
+                f'x2="{at(min(r.high, high))}" y2="{y}"/>'
+            )
+        out.append(
+            f'<text class="tick" x="{WIDTH - 4}" y="{y + 4}" text-anchor="end">{r.value:.3g}</text>'
+        )
+    out.append(
+        f'<text class="label" x="{(WIDTH + left) / 2}" y="{height - 8}" text-anchor="middle">'
+        f"{escape(x_label)}</text></svg>"
+    )
+    return Markup("".join(out))
