@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ class Audit:
         Pair id -> why it was not scored.
     missing : dict of str to str
         Instrument -> why it did not run.
+    notes : tuple of str
+        What instruments warned of.
     """
 
     conformance: ConformanceReport
@@ -69,6 +72,7 @@ class Audit:
     shown: Pairs
     left_out: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Evidence:
         return self.evidence[name]
@@ -126,6 +130,7 @@ def audit(
     options["batch_tokens"] = batch_tokens
     evidence = {"conformance": conformance_evidence(signal, conformance)}
     missing: dict[str, str] = {}
+    notes: list[str] = []
     with told.stage("scores", 2 * len(given)) as done:
         scores = preference(signal, given, parts=parts, progress=done, **options)
         evidence["preference"] = scores
@@ -141,15 +146,18 @@ def audit(
     jobs.append(("source_attribution", shown, source_attribution))
     for name, subset, run in jobs:
         with told.stage(name, 2 * len(subset)) as done:
-            try:
-                evidence[name] = run(signal, subset, progress=done, **options)
-            except (AnatomyError, NumericsError) as error:
-                missing[name] = str(error)  # the rest of the audit stands without it
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always", UserWarning)
+                try:
+                    evidence[name] = run(signal, subset, progress=done, **options)
+                except (AnatomyError, NumericsError) as error:
+                    missing[name] = str(error)  # the rest of the audit stands without it
+            notes.extend(f"{name}: {w.message}" for w in caught)
     if signal.meta.dtype != "float32":
         with told.stage("batch effect", 2 * len(some)) as done:
             evidence["batch_effect"] = batch_effect(signal, some, scores, **options)
             done(2 * len(some))
-    return Audit(conformance, evidence, given, shown, left_out, missing)
+    return Audit(conformance, evidence, given, shown, left_out, missing, tuple(notes))
 
 
 def _by_head(signal: ClassifierRM, pairs: Pairs, **options: Any) -> Evidence:

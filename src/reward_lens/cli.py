@@ -261,7 +261,12 @@ def _parts(split: Path | None, pairs: Pairs) -> dict[str, list[str]] | None:
 
 
 def _finish(
-    signal: ClassifierRM, found: Audit, output: Path, json: bool, notes: tuple[str, ...]
+    signal: ClassifierRM,
+    found: Audit,
+    output: Path,
+    json: bool,
+    notes: tuple[str, ...],
+    title: str | None = None,
 ) -> None:
     """Write page and evidence, say where they are, exit by what was found."""
     from reward_lens.evidence import write_jsonl
@@ -278,11 +283,11 @@ def _finish(
                  f"{', '.join(list(found.left_out)[:5])}"
                  f"{' and more' if len(found.left_out) > 5 else ''}.")  # fmt: skip
     page = Page(
-        title=Path(m.source).name,
+        title=title or Path(m.source).name,
         facts=facts,
         command=" ".join(["reward-lens", *sys.argv[1:]]),
         evidence_file=beside.name,
-        notes=(*notes, *m.notes),
+        notes=(*notes, *found.notes, *m.notes),
         missing=found.missing,
     )
     write_jsonl(beside, found.evidence.values())
@@ -306,6 +311,15 @@ def _finish(
     raise typer.Exit(0 if found.passed else 1)
 
 
+_DEMO_NOTES = (
+    "This is the demo: a 4-layer model of 4.6 MiB, really trained on human preferences and "
+    "honestly weak. Every number is a finding about this small model and about nothing else.",
+    "All pairs are held out from its training by prompt. BBQ questions are made from templates, so "
+    "some of them are nearly alike to training prompts, bbq-ambig among them. Content note: BBQ "
+    "pairs are built from stereotypes (BBQ, Parrish and co-authors, CC-BY-4.0).",
+)
+
+
 @app.command()
 def demo(
     output: Annotated[
@@ -321,15 +335,8 @@ def demo(
 
     with _plain_errors():
         signal = _load(str(asset("demo/model")), None, "native", False)
-        signal = signal.with_meta(source="demo model")
         found = run_audit(signal, load_pairs(asset("demo/pairs.jsonl")), reporter=_Bars())
-    note = (
-        "This is the demo: a 4-layer model of 4.6 MiB, really trained on human preferences and "
-        "honestly weak. Every number is a finding about this small model and about nothing else. "
-        "All pairs are held out from its training. Content note: the BBQ pairs are built from "
-        "stereotypes (BBQ, Parrish and co-authors, CC-BY-4.0)."
-    )
-    _finish(signal, found, output, json, notes=(note,))
+    _finish(signal, found, output, json, notes=_DEMO_NOTES, title="the demo model")
 
 
 if __name__ == "__main__":

@@ -8,19 +8,47 @@ errors with a t quantile for means and slopes; for correlations the jackknife ov
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from reward_lens.errors import DataError, NumericsError
-from reward_lens.evidence.record import Interval
+from reward_lens.errors import DataError
+from reward_lens.evidence.clusters import (
+    Codes,
+    Floats,
+    centred,
+    checked_level,
+    checked_rows,
+    doubt,
+    effective,
+    join,
+    lineage_codes,
+    totals,
+)
+from reward_lens.evidence.parts import Interval
 
-_FEW_CLUSTERS = 15
-_HEAVY_KURTOSIS = 10.0
+_EXACT = 1e-12  # below this share of the data's range, a spread is rounding
+_STRONG = 0.8  # rank correlations above it: see jackknife_correlation
 
-Floats = npt.NDArray[np.float64]
+
+class TieCount(int):
+    """How many pairs score equal on both sides: a plain count that also knows the other policy.
+
+    Attributes
+    ----------
+    strict : Interval
+        Accuracy where a tie counts as a loss, as RewardBench has it.
+    """
+
+    strict: Interval
+
+    def __new__(cls, ties: int, strict: Interval) -> Self:  # noqa: D102 - see the class
+        count = super().__new__(cls, ties)
+        count.strict = strict
+        return count
 
 
 def cluster_t(name: str, y: npt.ArrayLike, lineage: npt.ArrayLike, level: float = 0.95) -> Interval:
@@ -30,6 +58,7 @@ def cluster_t(name: str, y: npt.ArrayLike, lineage: npt.ArrayLike, level: float 
     ----------
     name : str
     y : array of float or bool, [n]
+        Yes/no outcomes are booleans.
     lineage : array of str, [n]
         Rows with equal labels form a cluster.
     level : float
@@ -37,34 +66,39 @@ def cluster_t(name: str, y: npt.ArrayLike, lineage: npt.ArrayLike, level: float 
     Returns
     -------
     Interval
-        With ``G`` clusters, t quantile of ``G − 1`` degrees of freedom on statsmodels'
-        cluster-robust standard error (its small-sample factor ``G/(G−1)·(n−1)/(n−1)``).
-        ``n_effective = min(n, n·(SE_iid/SE_cluster)²)``. Where all rows of a 0/1 outcome agree:
-        Clopper–Pearson on the clusters.
+        In the units of ``y``. With ``G`` clusters, t quantile of ``G − 1`` degrees of freedom on
+        statsmodels' cluster-robust standard error (Liang & Zeger's sandwich with its small-sample
+        factor ``G/(G − 1)``). ``n_effective = min(n, n·(SE_iid/SE_cluster)²)``. Where all rows of
+        a yes/no outcome agree: Clopper–Pearson on the clusters, ``n_effective = G``. One cluster:
+        NaN. Where all rows of another outcome agree: the point.
 
     Raises
     ------
     DataError
         If there are no rows or lengths differ.
     NumericsError
-        On NaN or infinity.
+        On NaN or infinity, naming the row.
     """
-    values, codes, groups = _checked(name, y, lineage)
-    n, mean = len(values), float(values.mean())
-    if _is_binary(y) and values.min() == values.max():
+    level, values = checked_level(name, level), checked_rows(name, y)
+    codes, groups = lineage_codes(name, lineage, len(values))
+    n, mean, method = len(values), float(values.mean()), "cluster-t"
+    flat = bool(np.ptp(values) == 0)
+    if flat and np.asarray(y).dtype == bool:
         return _clopper_pearson(name, mean, n, groups, level)
     if groups < 2:
-        return _none(name, mean, level, n, groups, "cluster-t", "one lineage gives no interval")
-    if np.ptp(values) == 0:
-        note = "every row has the same value"
-        return Interval(name, mean, mean, mean, level, 0.0, n, float(groups), groups, "cluster-t",
-                        note)  # fmt: skip
+        return _none(name, mean, level, n, groups, method, "one lineage gives no interval")
+    if flat:
+        note = "every row has the same value (a yes/no outcome is given as booleans)"
+        return _point(name, float(values[0]), level, n, groups, method, note)
     fit = _clustered(values, np.ones((n, 1)), codes)
-    low, high = fit.conf_int(alpha=1 - level)[0]
     se, iid = float(fit.bse[0]), float(values.std(ddof=1) / math.sqrt(n))
+    if se <= _EXACT * np.ptp(values):
+        note = "the rows vary, but all lineages balance to the same mean: its error shows nothing"
+        return _point(name, mean, level, n, groups, method, note)
+    low, high = fit.conf_int(alpha=1 - level)[0]
     return Interval(
-        name, mean, float(low), float(high), level, se, n, _effective(n, iid, se), groups,
-        "cluster-t", _doubt(values, codes, groups),
+        name, mean, float(low), float(high), level, se, n, effective(n, iid, se), groups, method,
+        doubt(totals(values - mean, codes, groups), np.bincount(codes)),
     )  # fmt: skip
 
 
@@ -74,13 +108,16 @@ def cluster_t_slope(
     y: npt.ArrayLike,
     lineage: npt.ArrayLike,
     level: float = 0.95,
-    *,
     within: bool = False,
 ) -> Interval:
     """Slope of ``y`` on ``x`` with a cluster-robust t interval.
 
     Parameters
     ----------
+    name : str
+    x, y : array of float, [n]
+    lineage : array of str, [n]
+    level : float
     within : bool
         Centre both per lineage first (a fixed effect per lineage); lineages of one row say nothing
         then, are dropped, and are counted in the note.
@@ -88,34 +125,47 @@ def cluster_t_slope(
     Returns
     -------
     Interval
-        In units of ``y`` per unit of ``x``.
+        In units of ``y`` per unit of ``x``; error and quantile as in :func:`cluster_t`.
+        ``SE_iid`` is that of ordinary least squares on the rows as regressed, so that two centred
+        rows of one lineage are worth one.
+
+    Raises
+    ------
+    DataError
+        If there are no rows or lengths differ.
+    NumericsError
+        On NaN or infinity, naming the row.
     """
-    given = np.asarray(x, dtype=np.float64)
-    values, codes, groups = _checked(name, y, lineage)
-    if given.shape != values.shape or not np.isfinite(given).all():
-        raise DataError(f"{name}: x needs {len(values)} finite numbers")
-    note = ""
+    level, given = checked_level(name, level), checked_rows(name, x, "x")
+    values = checked_rows(name, y, "y")
+    _same_length(name, given, values)
+    codes, groups = lineage_codes(name, lineage, len(values))
+    note, method = "", "cluster-t slope" + (" within lineages" if within else "")
     if within:
-        counts = np.bincount(codes)
-        keep = counts[codes] > 1
-        note = f"{int((counts == 1).sum())} lineages of one row dropped" if not keep.all() else ""
-        given, values, codes = given[keep], values[keep], codes[keep]
-        groups = len(np.unique(codes))
-        given = given - _group_means(given, codes)
-        values = values - _group_means(values, codes)
-    n, method = len(values), "cluster-t slope" + (" within lineages" if within else "")
-    if groups < 3 or n < 3 or np.ptp(given) == 0:
-        reason = "x does not vary" if n >= 3 and np.ptp(given) == 0 else "fewer than three lineages"
-        return _none(name, math.nan, level, n, groups, method, _join(note, reason))
-    design = given[:, None] if within else np.column_stack([np.ones(n), given])
+        (given, values), codes, groups, note = centred([given, values], codes)
+    n = len(values)
+    if n == 0 or np.ptp(given) == 0:
+        reason = join(note, "x does not vary" + (" within any lineage" if within else ""))
+        return _none(name, math.nan, level, n, groups, method, reason)
+    deviation = given - given.mean()
+    slope = float(deviation @ values / (deviation @ deviation))
+    if groups < 3:
+        reason = join(note, "fewer than three lineages give no interval")
+        return _none(name, slope, level, n, groups, method, reason)
+    # Centred x keeps the normal equations well conditioned; the slope is the same.
+    design = deviation[:, None] if within else np.column_stack([np.ones(n), deviation])
     fit = _clustered(values, design, codes)
-    low, high = fit.conf_int(alpha=1 - level)[-1]
     residual = np.asarray(fit.resid)
-    iid = float(residual.std(ddof=design.shape[1]) / (np.sqrt(n) * given.std()))
-    se = float(fit.bse[-1])
+    if np.abs(residual).max() <= _EXACT * max(np.abs(values).max(), np.ptp(values)):
+        note = join(note, "the line passes through every row")
+        return _point(name, slope, level, n, groups, method, note)
+    low, high = fit.conf_int(alpha=1 - level)[-1]
+    iid, se = float(residual.std(ddof=design.shape[1]) / (np.sqrt(n) * given.std())), fit.bse[-1]
+    influence = totals(deviation * residual, codes, groups)
     return Interval(
-        name, float(fit.params[-1]), float(low), float(high), level, se, n,
-        _effective(n, iid, se), groups, method, _join(note, _doubt(residual, codes, groups)),
+        name, float(fit.params[-1]), float(low), float(high), level, float(se), n,
+        effective(n, iid, float(se)), groups, method,
+        join(note, doubt(influence, np.bincount(codes))),
     )  # fmt: skip
 
 
@@ -125,64 +175,89 @@ def jackknife_correlation(
     y: npt.ArrayLike,
     lineage: npt.ArrayLike,
     level: float = 0.95,
-    *,
     method: str = "pearson",
+    centre: bool = False,
 ) -> Interval:
     """Correlation with a delete-one-lineage jackknife interval on ``atanh ρ``.
 
     Parameters
     ----------
+    name : str
+    x, y : array of float, [n]
+    lineage : array of str, [n]
+    level : float
     method : {"pearson", "spearman"}
-        Spearman ranks all rows once, then proceeds as Pearson on the ranks.
+        Spearman ranks all rows once, then proceeds as Pearson on the ranks. Simulated (normal
+        data, 60 to 400 lineages) a stated 0.95 covers 0.94–0.95 up to ρ = 0.6 and 0.93 at 0.9,
+        where the note says so.
+    centre : bool
+        Subtract each lineage's mean first (before ranking), so that only differences inside a
+        lineage count; lineages of one row are dropped and counted in the note.
 
     Returns
     -------
     Interval
-        t quantile of ``G − 1`` degrees of freedom on the jackknife standard error of
-        ``atanh ρ``, mapped back by ``tanh``. For ``ρ = ±1`` the point only.
+        t quantile of ``G − 1`` degrees of freedom on the jackknife standard error of ``atanh ρ``,
+        ``√((G − 1)/G · Σ (z_g − z̄)²)`` (Efron & Tibshirani 1993, ch. 11), mapped back by
+        ``tanh``; ``se`` is that of ρ by the delta method. ``n_effective`` compares it with
+        Fisher's ``1/√(n − 3)``. For ``ρ = ±1`` the point only.
+
+    Raises
+    ------
+    DataError
+        On an unknown method, no rows, or lengths that differ.
+    NumericsError
+        On NaN or infinity, naming the row.
     """
     from scipy import stats
 
     if method not in ("pearson", "spearman"):
         raise DataError(f"{name}: method={method!r}: choose 'pearson' or 'spearman'")
-    a, codes, groups = _checked(name, x, lineage)
-    b, _, _ = _checked(name, y, lineage)
-    if len(a) != len(b):
-        raise DataError(f"{name}: x has {len(a)} rows, y {len(b)}")
+    level, a = checked_level(name, level), checked_rows(name, x, "x")
+    b = checked_rows(name, y, "y")
+    _same_length(name, a, b)
+    codes, groups = lineage_codes(name, lineage, len(a))
+    note, label = "", f"jackknife-t {method}" + (" within lineages" if centre else "")
+    if centre:
+        (a, b), codes, groups, note = centred([a, b], codes)
+    n = len(a)
+
+    def none(point: float, reason: str) -> Interval:
+        return _none(name, point, level, n, groups, label, join(note, reason))
+
+    for which, column in (("x", a), ("y", b)):
+        if n == 0 or np.ptp(column) == 0:
+            return none(math.nan, f"{which} does not vary" + " within any lineage" * centre)
     if method == "spearman":
         a, b = stats.rankdata(a), stats.rankdata(b)
-    n, label = len(a), f"jackknife-t {method}"
-    if n < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
-        return _none(name, math.nan, level, n, groups, label, "one of the two does not vary")
     a, b = (a - a.mean()) / a.std(), (b - b.mean()) / b.std()  # for the sums' accuracy
     rho = float(np.clip((a * b).mean(), -1, 1))
-    if abs(rho) > 1 - 1e-12:
-        reason = "a perfect correlation gives no interval"
-        return _none(name, rho, level, n, groups, label, reason)
+    if abs(rho) > 1 - _EXACT:
+        return none(round(rho), "a perfect correlation gives no interval")
     if groups < 3:
-        return _none(name, rho, level, n, groups, label, "fewer than three lineages")
+        return none(rho, "fewer than three lineages give no interval")
     left = _leave_one_out(a, b, codes, groups)
-    if not np.isfinite(left).all() or (np.abs(left) >= 1).any():
-        reason = "without one lineage the correlation is perfect or undefined"
-        return _none(name, rho, level, n, groups, label, reason)
-    z = np.arctanh(left)
+    if not (np.abs(left) <= 1 - _EXACT).all():  # NaN is not
+        return none(rho, "without one lineage the correlation is perfect or undefined")
+    if method == "spearman" and abs(rho) > _STRONG:
+        note = join(
+            note, "a strong rank correlation: the interval covers slightly less than stated"
+        )
+    z, middle = np.arctanh(left), math.atanh(rho)
     se = math.sqrt((groups - 1) / groups * float(((z - z.mean()) ** 2).sum()))
     reach = float(stats.t.ppf(0.5 + level / 2, groups - 1)) * se
-    centre = math.atanh(rho)
-    iid = 1 / math.sqrt(max(n - 3, 1))
     return Interval(
-        name, rho, math.tanh(centre - reach), math.tanh(centre + reach), level,
-        se * (1 - rho * rho), n, _effective(n, iid, se), groups, label,
-        f"fewer than {_FEW_CLUSTERS} lineages: the stated level is doubtful"
-        if groups < _FEW_CLUSTERS else "",
+        name, rho, math.tanh(middle - reach), math.tanh(middle + reach), level,
+        se * (1 - rho * rho), n, effective(n, 1 / math.sqrt(max(n - 3, 1)), se), groups, label,
+        join(note, doubt(z, np.bincount(codes))),
     )  # fmt: skip
 
 
-def _leave_one_out(a: Floats, b: Floats, codes: npt.NDArray[np.int64], groups: int) -> Floats:
+def _leave_one_out(a: Floats, b: Floats, codes: Codes, groups: int) -> Floats:
     """Pearson correlation without each cluster in turn, from sums."""
 
     def without(v: Floats) -> Floats:
-        rest: Floats = v.sum() - np.bincount(codes, weights=v, minlength=groups)
+        rest: Floats = v.sum() - totals(v, codes, groups)
         return rest
 
     n = len(a) - np.bincount(codes, minlength=groups)
@@ -190,53 +265,56 @@ def _leave_one_out(a: Floats, b: Floats, codes: npt.NDArray[np.int64], groups: i
         ma, mb = without(a) / n, without(b) / n
         cov = without(a * b) / n - ma * mb
         va, vb = without(a * a) / n - ma * ma, without(b * b) / n - mb * mb
+        va, vb = (np.where(v > _EXACT, v, np.nan) for v in (va, vb))  # the rest: rounding of 0
         rho: Floats = cov / np.sqrt(va * vb)
     return rho
 
 
 def accuracy(
     name: str, margins: npt.ArrayLike, lineage: npt.ArrayLike, level: float = 0.95
-) -> tuple[Interval, int]:
+) -> tuple[Interval, TieCount]:
     """Share of pairs whose chosen response scores higher, and the number of ties.
 
-    A tie (margin exactly 0) is neither a win nor a loss and counts half; the note states it where
-    there are any.
+    A tie (margin exactly 0) is neither a win nor a loss: it counts half, and the note says so
+    where there are any. :attr:`TieCount.strict` has the accuracy with ties as losses.
+
+    Parameters
+    ----------
+    name : str
+    margins : array of float, [n]
+        Chosen score minus rejected score.
+    lineage : array of str, [n]
+    level : float
+
+    Raises
+    ------
+    DataError
+        If there are no rows or lengths differ.
+    NumericsError
+        On a margin that is NaN or infinite, naming the row.
     """
-    m = np.asarray(margins, dtype=np.float64)
-    if np.isnan(m).any():
-        raise NumericsError(f"{name}: the margin of row {int(np.isnan(m).argmax())} is NaN")
-    ties = int((m == 0).sum())
-    wins = (m > 0) + 0.5 * (m == 0) if ties else m > 0
-    found = cluster_t(name, wins, lineage, level)
-    if ties:
-        note = _join(f"{ties} ties, counted half", found.note)
-        found = Interval(**{**found.__dict__, "note": note})
-    return found, ties
+    m = checked_rows(name, margins, "margin of")
+    count = int((m == 0).sum())
+    ties = TieCount(count, cluster_t(f"{name}.strict", m > 0, lineage, level))
+    if not count:
+        return dataclasses.replace(ties.strict, name=name), ties
+    if count == len(m):
+        reason = f"all {count} pairs are ties, counted half: nothing was preferred"
+        return _none(name, 0.5, level, count, ties.strict.clusters, "cluster-t", reason), ties
+    found = cluster_t(name, (m > 0) + 0.5 * (m == 0), lineage, level)
+    note = join(f"{count} ties, counted half", found.note)
+    return dataclasses.replace(found, note=note), ties
 
 
-def _checked(
-    name: str, y: npt.ArrayLike, lineage: npt.ArrayLike
-) -> tuple[Floats, npt.NDArray[np.int64], int]:
-    values = np.asarray(y, dtype=np.float64)
-    labels = np.asarray(lineage, dtype=object)
-    if values.ndim != 1 or len(values) == 0:
-        raise DataError(f"{name}: there are no rows")
-    if labels.shape != values.shape:
-        raise DataError(f"{name}: {len(values)} rows, {len(labels)} lineages")
-    if not np.isfinite(values).all():
-        raise NumericsError(f"{name}: row {int((~np.isfinite(values)).argmax())} is not finite")
-    names, codes = np.unique(labels.astype(str), return_inverse=True)
-    return values, codes.astype(np.int64), len(names)
+def _same_length(name: str, x: Floats, y: Floats) -> None:
+    if len(x) != len(y):
+        raise DataError(f"{name}: x has {len(x)} rows, y {len(y)}")
 
 
-def _is_binary(y: npt.ArrayLike) -> bool:
-    return np.asarray(y).dtype == bool
+def _clustered(y: Floats, design: Floats, codes: Codes) -> Any:
+    from statsmodels.regression.linear_model import OLS
 
-
-def _clustered(y: Floats, design: Floats, codes: npt.NDArray[np.int64]) -> Any:
-    import statsmodels.api as sm
-
-    return sm.OLS(y, design).fit(cov_type="cluster", cov_kwds={"groups": codes}, use_t=True)
+    return OLS(y, design).fit(cov_type="cluster", cov_kwds={"groups": codes}, use_t=True)
 
 
 def _clopper_pearson(name: str, mean: float, n: int, groups: int, level: float) -> Interval:
@@ -253,30 +331,17 @@ def _clopper_pearson(name: str, mean: float, n: int, groups: int, level: float) 
 def _none(
     name: str, point: float, level: float, n: int, groups: int, method: str, reason: str
 ) -> Interval:
+    """Make an interval that says why there is none."""
     nan = math.nan
-    return Interval(name, point, nan, nan, level, nan, n, float(min(n, groups)), groups, method,
-                    reason)  # fmt: skip
+    return Interval(
+        name, point, nan, nan, level, nan, n, float(min(n, groups)), groups, method, reason
+    )
 
 
-def _effective(n: int, iid: float, clustered: float) -> float:
-    return float(n) if clustered == 0 else float(min(n, n * (iid / clustered) ** 2))
-
-
-def _doubt(values: Floats, codes: npt.NDArray[np.int64], groups: int) -> str:
-    """Say when few lineages, or a few extreme ones, make the stated level doubtful."""
-    if groups < _FEW_CLUSTERS:
-        return f"fewer than {_FEW_CLUSTERS} lineages: the stated level is doubtful"
-    sums = np.bincount(codes, weights=values - values.mean())
-    spread = float(((sums - sums.mean()) ** 2).mean())
-    if spread > 0 and float(((sums - sums.mean()) ** 4).mean()) / spread**2 > _HEAVY_KURTOSIS:
-        return "a few lineages dominate (heavy tails): the stated level is doubtful"
-    return ""
-
-
-def _group_means(values: Floats, codes: npt.NDArray[np.int64]) -> Floats:
-    means: Floats = (np.bincount(codes, weights=values) / np.maximum(np.bincount(codes), 1))[codes]
-    return means
-
-
-def _join(*notes: str) -> str:
-    return "; ".join(n for n in notes if n)
+def _point(
+    name: str, point: float, level: float, n: int, groups: int, method: str, note: str
+) -> Interval:
+    """Make an interval without width, which is what the data shows; the note says why."""
+    return Interval(
+        name, point, point, point, level, 0.0, n, float(min(n, groups)), groups, method, note
+    )

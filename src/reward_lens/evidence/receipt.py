@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from reward_lens.evidence.kinds import GaugeStatus, TrustLevel, Units
 
 if TYPE_CHECKING:
-    from reward_lens.evidence.record import Evidence, Interval
+    from reward_lens.evidence.parts import Interval, Provenance, Subject
+    from reward_lens.evidence.record import Evidence
 
 _GAUGE = {
     GaugeStatus.INVARIANT: "does not depend on the coordinates of the model's states",
@@ -41,31 +42,70 @@ def receipt(evidence: Evidence) -> str:
 
 def lines(evidence: Evidence) -> list[tuple[str, str]]:
     """The receipt as (heading, text) lines."""
-    e, p, s = evidence, evidence.provenance, evidence.subject
-    shape = " × ".join(f"{n} {d}" for d, n in e.value.sizes.items())
-    facts = ", ".join(f"{k} {v}" for k, v in sorted(s.notes.items()) if k != "readout_note")
-    said = [
+    e = evidence
+    shape = " × ".join(f"{n} {d}" for d, n in e.value.sizes.items()) or "one number"
+    return [
         ("measured", f"{e.instrument} v{e.version}, {e.tier.value}: {e.value.name} ({shape})"),
-        ("subject", f"signal {s.signal}, data {s.data}, readout {s.readout}; {facts}"),
+        *_subject(e.subject),
+        *_results(e),
+        ("gauge", f"{e.gauge.value}: {_GAUGE[e.gauge]}"),
+        ("units", f"{e.units.value}: {_UNITS[e.units]}"),
+        *((f"units of {q}", f"{u.value}: {_UNITS[u]}") for q, u in e.quantity_units.items()),
+        ("trust", f"{e.trust.name.lower()}: {_why(e)}"),
+        *([("calibration", e.calibration)] if e.calibration is not None else []),
+        *_circumstances(e.provenance),
+        ("id", e.id),
     ]
+
+
+def _subject(s: Subject) -> list[tuple[str, str]]:
+    facts = "".join(
+        f"; {k} {_one_line(v)}" for k, v in sorted(s.notes.items()) if k != "readout_note"
+    )
+    said = [("subject", f"signal {s.signal}, data {s.data}, readout {s.readout}{facts}")]
     if "readout_note" in s.notes:
         said.append(("note", f"the readout is a {s.notes['readout_note']}"))
     if s.interventions:
         said.append(("interventions", ", ".join(s.interventions)))
-    said += [(f"result {i.name}", interval_text(i)) for i in e.uncertainty]
-    ran = ", ".join(f"{k} {v}" for k, v in p.versions.items())
-    where = f"{p.dtype} on {p.device}, {p.kernel} attention; {ran}"
-    settings = ", ".join(f"{k}={v}" for k, v in p.parameters.items())
+    if s.frame is not None:
+        said.append(("frame", s.frame))
+    return said
+
+
+def _results(e: Evidence) -> list[tuple[str, str]]:
+    if e.uncertainty:
+        return [(f"result {i.name}", interval_text(i)) for i in e.uncertainty]
+    if e.value.ndim == 0:
+        number = e.value.item()
+        shown = f"{number:.4g}" if isinstance(number, float) else str(number)
+        return [("result", f"{shown}, stated without an interval")]
+    return [("result", "the array; no summary of it was made, so there is no interval")]
+
+
+def _why(e: Evidence) -> str:
+    if e.has_store:
+        return _TRUST[e.trust]
+    return f"{_TRUST[e.trust]} (attached to no store, which would hold the records that raise it)"
+
+
+def _circumstances(p: Provenance) -> list[tuple[str, str]]:
+    ran = "".join(f"; {k} {v}" for k, v in sorted(p.versions.items()))
+    said = [("circumstances", f"{p.dtype} on {p.device}, {p.kernel} attention{ran}")]
+    if p.seeds:
+        said.append(("seeds", ", ".join(map(str, p.seeds))))
+    if p.parents:
+        said.append(("computed from", ", ".join(p.parents)))
+    settings = ", ".join(f"{k}={_one_line(v)}" for k, v in sorted(p.parameters.items()))
     return [
         *said,
-        ("gauge", f"{e.gauge.value}: {_GAUGE[e.gauge]}"),
-        ("units", f"{e.units.value}: {_UNITS[e.units]}"),
-        ("trust", f"{e.trust.name.lower()}: {_TRUST[e.trust]}"),
-        ("circumstances", where),
         ("parameters", settings or "none"),
         ("cost", f"{p.cost_forwards:g} forwards"),
-        ("id", e.id),
     ]
+
+
+def _one_line(value: object) -> str:
+    """A setting as it is, with line breaks escaped so that the receipt keeps a fact a line."""
+    return "\\n".join(str(value).splitlines())
 
 
 def interval_text(i: Interval) -> str:
@@ -73,7 +113,7 @@ def interval_text(i: Interval) -> str:
     if math.isnan(i.low):
         span = "no interval"
     else:
-        span = f"{i.level:.0%} interval {i.low:.4g} to {i.high:.4g}"
+        span = f"{100 * i.level:g}% interval {i.low:.4g} to {i.high:.4g}"
     note = f"; {i.note}" if i.note else ""
     size = f"n = {i.n} in {i.clusters} lineages, worth {i.n_effective:.4g} independent"
     return f"{i.estimate:.4g}, {span} ({i.method}, {size}{note})"

@@ -5,111 +5,51 @@ from __future__ import annotations
 import json
 import os
 import weakref
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, Self
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import pandas as pd
 import xarray as xr
 
 from reward_lens.errors import EvidenceError
 from reward_lens.evidence.encoding import (
+    Array,
+    Json,
+    array_to_digest,
+    array_to_json,
     dataarray_from_json,
     dataarray_to_json,
-    float_from_json,
     plain,
     table_from_json,
     table_to_json,
 )
+from reward_lens.evidence.frozen import FrozenTables, HandedOut
 from reward_lens.evidence.hashing import canonical, fingerprint
 from reward_lens.evidence.kinds import GaugeStatus, Tier, TrustLevel, Units
+from reward_lens.evidence.parts import (
+    Interval,
+    Provenance,
+    Subject,
+    exact_fields,
+    part_from_json,
+    part_to_json,
+)
 
+__all__ = [
+    "Evidence",
+    "Interval",
+    "Provenance",
+    "Store",
+    "Subject",
+    "read_jsonl",
+    "write_jsonl",
+]
 
-@dataclass(frozen=True)
-class Subject:
-    """What was measured.
-
-    Attributes
-    ----------
-    signal : str
-        Fingerprint of weights, tokenizer, template and convention.
-    data : str
-        Fingerprint of the items or pairs.
-    readout : str
-    interventions : tuple of str
-    frame : str, optional
-    notes : mapping
-        Facts a reader needs: architecture, read position, ``readout_note`` and the like.
-    """
-
-    signal: str
-    data: str
-    readout: str
-    interventions: tuple[str, ...] = ()
-    frame: str | None = None
-    notes: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Provenance:
-    """Under what circumstances it was measured.
-
-    Attributes
-    ----------
-    versions : mapping of str to str
-    dtype, device, kernel : str
-        Of the trunk.
-    seeds : tuple of int
-    parents : tuple of str
-        Ids of the evidence this one was computed from.
-    cost_forwards : float
-        Forwards of one item.
-    parameters : mapping
-        The instrument's parameters.
-    """
-
-    versions: Mapping[str, str]
-    dtype: str
-    device: str
-    kernel: str
-    seeds: tuple[int, ...] = ()
-    parents: tuple[str, ...] = ()
-    cost_forwards: float = 0.0
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Interval:
-    """The uncertainty of one number.
-
-    Attributes
-    ----------
-    estimate, low, high, se : float
-        NaN where there is none; ``note`` says why.
-    level : float
-        Stated coverage.
-    n : int
-        Rows.
-    n_effective : float
-        Independent rows they are worth.
-    clusters : int
-        Lineages.
-    method : str
-    """
-
-    name: str
-    estimate: float
-    low: float
-    high: float
-    level: float
-    se: float
-    n: int
-    n_effective: float
-    clusters: int
-    method: str
-    note: str = ""
+_SHOWN_INTERVALS = 8
 
 
 class Store(Protocol):
@@ -126,7 +66,8 @@ class Evidence:
     Parameters
     ----------
     value : xarray.DataArray
-        Named. A copy is kept; its values and coordinates cannot be written to.
+        Named. A copy is kept; its values and coordinates cannot be written to. Floats to 64 bits,
+        integers, booleans and strings.
     instrument, version : str
     subject : Subject
     tier : Tier
@@ -135,7 +76,7 @@ class Evidence:
     provenance : Provenance
     uncertainty : tuple of Interval
     tables : mapping of str to DataFrame
-        Results that are rows. Copies are handed out.
+        Results that are rows; columns as for ``value``. Copies are handed out.
     quantity_units : mapping of str to Units
         Where ``value`` has a dimension ``quantity`` whose entries differ in units.
     calibration : str, optional
@@ -144,7 +85,7 @@ class Evidence:
     Raises
     ------
     EvidenceError
-        If the value has no name, or something cannot be kept exactly.
+        If the value has no name, or something cannot be kept exactly; names where.
 
     Notes
     -----
@@ -164,40 +105,48 @@ class Evidence:
     quantity_units: Mapping[str, Units] = field(default_factory=dict)
     calibration: str | None = None
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.value, xr.DataArray) or self.value.name is None:
-            raise EvidenceError("the value of an evidence is a named xarray.DataArray")
-        object.__setattr__(self, "value", _frozen(self.value))
-        object.__setattr__(self, "tables", _Tables(self.tables))
-        object.__setattr__(self, "uncertainty", tuple(self.uncertainty))
+    if not TYPE_CHECKING:  # to a type checker it is the plain attribute annotated above
+        value = HandedOut()
 
-    @cached_property
-    def _content(self) -> dict[str, Any]:
+    def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():
+            if not isinstance(getattr(self, name), kind):
+                raise EvidenceError(f"{name}={getattr(self, name)!r} is no {kind.__name__}")
+        uncertainty = tuple(self.uncertainty)
+        names = [i.name for i in uncertainty]
+        if len(set(names)) < len(names):
+            twice = next(n for n in names if names.count(n) > 1)
+            raise EvidenceError(f"two intervals are named {twice!r}: names tell them apart")
+        object.__setattr__(self, "tables", FrozenTables(self.tables))
+        object.__setattr__(self, "quantity_units", _quantity_units(self))
+        object.__setattr__(self, "uncertainty", uncertainty)
+
+    def _record(self, encode: Callable[[Array], Json]) -> dict[str, Any]:
         return {
-            "value": dataarray_to_json(self.value),
+            "value": dataarray_to_json(self.value, encode),
             "instrument": self.instrument,
             "version": self.version,
-            "subject": plain(asdict(self.subject)),
+            "subject": part_to_json(self.subject),
             "tier": self.tier.name,
             "gauge": self.gauge.name,
             "units": self.units.name,
-            "provenance": plain(asdict(self.provenance)),
-            "uncertainty": [plain(asdict(i)) for i in self.uncertainty],
-            "tables": {k: table_to_json(t) for k, t in self.tables.items()},
+            "provenance": part_to_json(self.provenance),
+            "uncertainty": [part_to_json(i) for i in self.uncertainty],
+            "tables": {k: table_to_json(t, encode) for k, t in self.tables.items()},
             "quantity_units": {k: u.name for k, u in self.quantity_units.items()},
             "calibration": self.calibration,
         }
 
     @cached_property
     def id(self) -> str:
-        """Hash of every field."""
-        return "ev-" + fingerprint(canonical(self._content))
+        """Hash of every field, by the exact bits of every number."""
+        return "ev-" + fingerprint(canonical(self._record(array_to_digest)))
 
     @property
     def request_key(self) -> str:
         """Hash of what was asked: subject, instrument and parameters; not of the answer."""
         asked = [
-            plain(asdict(self.subject)),
+            part_to_json(self.subject),
             self.instrument,
             self.version,
             plain(self.provenance.parameters),
@@ -207,12 +156,20 @@ class Evidence:
     @property
     def trust(self) -> TrustLevel:
         """What the attached store's records support; without a store, ``EXPLORATORY``."""
-        reference = self.__dict__.get("_store")
-        store: Store | None = reference() if reference is not None else None
+        store = self._store()
         return TrustLevel.EXPLORATORY if store is None else store.trust(self.id)
 
+    @property
+    def has_store(self) -> bool:
+        """Whether a store that can speak of trust is attached and still open."""
+        return self._store() is not None
+
+    def _store(self) -> Store | None:
+        reference: weakref.ref[Store] | None = self.__dict__.get("_store_reference")
+        return None if reference is None else reference()
+
     def _attach(self, store: Store) -> None:
-        self.__dict__["_store"] = weakref.ref(store)
+        self.__dict__["_store_reference"] = weakref.ref(store)
 
     def interval(self, name: str) -> Interval:
         """One interval by name.
@@ -229,8 +186,8 @@ class Evidence:
         raise EvidenceError(f"no interval {name!r} here; there are: {names}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as strict JSON values, with the id."""
-        return {"id": self.id, **json.loads(canonical(self._content))}
+        """Everything as strict JSON values, with the id; NaN and infinities are strings."""
+        return {"id": self.id, **self._record(array_to_json)}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Self:
@@ -241,30 +198,30 @@ class Evidence:
         EvidenceError
             If fields are missing or unknown, or the content does not match the stored id.
         """
-        known = {"id", *(f.name for f in fields(cls))}
-        if set(record) != known:
-            missing, unknown = sorted(known - set(record)), sorted(set(record) - known)
-            raise EvidenceError(f"no evidence record: missing {missing}, unknown {unknown}")
+        exact_fields("evidence", record, {"id", *(f.name for f in fields(cls))})
         try:
             evidence = cls(
                 value=dataarray_from_json(record["value"]),
                 instrument=record["instrument"],
                 version=record["version"],
-                subject=_subject(record["subject"]),
+                subject=part_from_json(Subject, record["subject"]),
                 tier=Tier[record["tier"]],
                 gauge=GaugeStatus[record["gauge"]],
                 units=Units[record["units"]],
-                provenance=_provenance(record["provenance"]),
-                uncertainty=tuple(_interval(i) for i in record["uncertainty"]),
+                provenance=part_from_json(Provenance, record["provenance"]),
+                uncertainty=tuple(part_from_json(Interval, i) for i in record["uncertainty"]),
                 tables={k: table_from_json(t) for k, t in record["tables"].items()},
                 quantity_units={k: Units[u] for k, u in record["quantity_units"].items()},
                 calibration=record["calibration"],
             )
+        except EvidenceError:
+            raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise EvidenceError(f"malformed evidence record: {error!r}") from error
         if evidence.id != record["id"]:
             raise EvidenceError(
-                f"the record says it is {record['id']}, its content is {evidence.id}: altered"
+                f"the record says it is {record['id']}, its content is {evidence.id}: it was "
+                "altered after it was measured"
             )
         return evidence
 
@@ -294,63 +251,63 @@ class Evidence:
         return hash(self.id)
 
     def __repr__(self) -> str:
+        from reward_lens.evidence.receipt import interval_text
+
         shape = ", ".join(f"{d}: {n}" for d, n in self.value.sizes.items())
+        shown = [f"  {i.name}: {interval_text(i)}" for i in self.uncertainty[:_SHOWN_INTERVALS]]
+        more = len(self.uncertainty) - len(shown)
         return (
-            f"<Evidence {self.instrument} v{self.version} ({shape}) {self.tier.value}, "
-            f"{self.gauge.value}, {self.units.value} units, {self.trust.name.lower()}, {self.id}>"
+            "\n".join(
+                [
+                    f"<Evidence {self.id}",
+                    f"  {self.instrument} v{self.version}, {self.tier.value}: "
+                    f"{self.value.name} ({shape})",
+                    f"  gauge {self.gauge.value}, units {self.units.value}, "
+                    f"trust {self.trust.name.lower()}",
+                    *shown,
+                    *([f"  and {more} more intervals"] if more else []),
+                ]
+            )
+            + ">"
         )
 
 
-class _Tables(Mapping[str, pd.DataFrame]):
-    """Tables that cannot be changed from outside: copies in, copies out."""
-
-    def __init__(self, tables: Mapping[str, pd.DataFrame]) -> None:
-        self._tables = {k: t.reset_index(drop=True).copy() for k, t in tables.items()}
-
-    def __getitem__(self, name: str) -> pd.DataFrame:
-        return self._tables[name].copy()
-
-    def __iter__(self) -> Any:
-        return iter(self._tables)
-
-    def __len__(self) -> int:
-        return len(self._tables)
+_KINDS = {
+    "instrument": str,
+    "version": str,
+    "subject": Subject,
+    "tier": Tier,
+    "gauge": GaugeStatus,
+    "units": Units,
+    "provenance": Provenance,
+}
 
 
-def _frozen(value: xr.DataArray) -> xr.DataArray:
-    copy = value.copy(deep=True)
-    copy.attrs = {}
-    copy.values.flags.writeable = False
-    for name, coord in copy.coords.items():
-        if name not in copy.indexes:  # an index is immutable by itself
-            coord.values.flags.writeable = False
-    return copy
-
-
-def _subject(r: Mapping[str, Any]) -> Subject:
-    return Subject(**{**r, "interventions": tuple(r["interventions"])})
-
-
-def _provenance(r: Mapping[str, Any]) -> Provenance:
-    cost = float_from_json(r["cost_forwards"])
-    return Provenance(
-        **{**r, "seeds": tuple(r["seeds"]), "parents": tuple(r["parents"]), "cost_forwards": cost}
-    )
-
-
-def _interval(r: Mapping[str, Any]) -> Interval:
-    numbers = ("estimate", "low", "high", "level", "se", "n_effective")
-    return Interval(**{**r, **{k: float_from_json(r[k]) for k in numbers}})
+def _quantity_units(evidence: Evidence) -> Mapping[str, Units]:
+    """A frozen copy, refused where it names a quantity that the value does not have."""
+    units = dict(evidence.quantity_units)
+    value = evidence.value
+    labels = value["quantity"].values.tolist() if "quantity" in value.coords else []
+    wrong = [k for k, u in units.items() if k not in labels or not isinstance(u, Units)]
+    if wrong:
+        raise EvidenceError(
+            f"quantity_units {wrong[0]!r}: name a label of the value's dimension 'quantity' "
+            f"({labels}) and give its Units"
+        )
+    return MappingProxyType(units)
 
 
 def write_jsonl(path: str | os.PathLike[str], evidences: Iterable[Evidence]) -> None:
     """Write evidence, one JSON object a line; the file appears whole or not at all."""
     target = Path(path)
-    partial = target.with_name(target.name + ".part")
-    with partial.open("w", encoding="utf-8") as out:
-        for e in evidences:
-            out.write(json.dumps(e.to_dict(), allow_nan=False, ensure_ascii=False) + "\n")
-    partial.replace(target)
+    partial = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        with partial.open("w", encoding="ascii", newline="\n") as out:
+            for e in evidences:
+                out.write(json.dumps(e.to_dict(), allow_nan=False) + "\n")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def read_jsonl(path: str | os.PathLike[str]) -> list[Evidence]:
@@ -362,10 +319,10 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[Evidence]:
         Naming the line.
     """
     found = []
-    with Path(path).open(encoding="utf-8") as lines:
+    with Path(path).open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
                 found.append(Evidence.from_dict(json.loads(line)))
-            except (EvidenceError, json.JSONDecodeError) as error:
+            except (EvidenceError, json.JSONDecodeError, UnicodeDecodeError) as error:
                 raise EvidenceError(f"{path}, line {number}: {error}") from error
     return found

