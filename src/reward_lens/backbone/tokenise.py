@@ -167,7 +167,7 @@ class Encoder:
             where = [i for i, x in enumerate(items) if x.ids is None and self._plain(x) is plain]
             if where:
                 texts = [self.render(items[i]) for i in where]
-                out = self.tokenizer(texts, add_special_tokens=plain)["input_ids"]
+                out = self.tokenizer(texts, add_special_tokens=plain, verbose=False)["input_ids"]
                 rows.update({i: self._one_bos(list(r)) for i, r in zip(where, out, strict=True)})
         encoded = []
         for i, item in enumerate(items):
