@@ -14,7 +14,7 @@ import xarray as xr
 
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import AnatomyError, DataError, NumericsError
-from reward_lens.evidence import Evidence, GaugeStatus, Tier, Units
+from reward_lens.evidence import Evidence, Units
 from reward_lens.instruments import (
     attribution,
     lens,
@@ -24,7 +24,7 @@ from reward_lens.instruments import (
 )
 from reward_lens.signals import Capability, ClassifierRM, ConformanceReport, run_conformance
 from reward_lens.signals.classifier import BATCH_TOKENS
-from reward_lens.signals.identity import provenance
+from reward_lens.signals.identity import observation
 
 SAMPLE = 300
 SHOWN = 12
@@ -197,20 +197,21 @@ def fitting_pairs(
 def conformance_evidence(signal: ClassifierRM, report: ConformanceReport) -> Evidence:
     """The conformance table as evidence: value bool ``[check]``."""
     names = [c.name for c in report.checks]
-    return Evidence(
+    return observation(
+        signal,
+        "conformance",
         value=xr.DataArray(
             np.array([c.passed for c in report.checks]),
             dims=("check",),
             coords={"check": names},
             name="passed",
         ),
-        instrument="conformance",
-        version="1",
-        subject=signal.subject("built-in probes", signal.readout()),
-        tier=Tier.OBSERVATIONAL,
-        gauge=GaugeStatus.INVARIANT,
+        data="built-in probes",
+        readout=signal.readout(),
+        position=None,
         units=Units.SHARE,
-        provenance=provenance(signal, {}, cost=0.0),
+        parameters={},
+        cost=0.0,
         tables={
             "checks": pd.DataFrame(
                 {
@@ -250,17 +251,16 @@ def batch_effect(signal: ClassifierRM, pairs: Pairs, scores: Evidence, **options
         "could_flip": [int((np.abs(single) <= np.abs(gap).max()).sum())],
         "pairs": [len(pairs)],
     }
-    return Evidence(
+    return observation(
+        signal,
+        "batch_effect",
         value=xr.DataArray(gap, dims=("pair",), coords={"pair": pairs.ids}, name="batch_effect"),
-        instrument="batch_effect",
-        version="1",
-        subject=scores.subject,
-        tier=Tier.OBSERVATIONAL,
-        gauge=GaugeStatus.INVARIANT,
-        units=Units.REWARD,
-        provenance=provenance(
-            signal, options, cost=float(2 * len(pairs)), parents=(scores.id, alone.id)
-        ),
+        data=pairs.fingerprint,
+        readout=signal.readout(options["readout"]),
+        position=None,
+        parameters=options,
+        cost=float(2 * len(pairs)),
+        parents=(scores.id, alone.id),
         tables={"summary": pd.DataFrame(summary)},
     )
 

@@ -11,12 +11,12 @@ import xarray as xr
 
 from reward_lens.backbone import Site
 from reward_lens.data import as_pairs
-from reward_lens.evidence import Evidence, GaugeStatus, Tier, Units
+from reward_lens.evidence import Evidence
 from reward_lens.evidence.intervals import cluster_t
 from reward_lens.instruments.sides import Sides
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS, Progress
-from reward_lens.signals.identity import provenance
+from reward_lens.signals.identity import observation
 
 READINGS = ("frozen", "applied")
 #: A final margin below this share of the largest one has no halfway point worth naming.
@@ -92,7 +92,9 @@ def lens(
             values[seen.index, 1, depth] = chosen.project(state).cpu().numpy()
     margins = sides.split(values)[2].transpose(1, 0, 2)
     crossings = {r: crossing_depths(margins[k]) for k, r in enumerate(READINGS)}
-    return Evidence(
+    return observation(
+        signal,
+        "lens",
         value=xr.DataArray(
             margins,
             dims=("reading", "pair", "depth"),
@@ -104,15 +106,11 @@ def lens(
             },
             name="margin",
         ),
-        instrument="lens",
-        version="1",
-        subject=signal.subject(given.fingerprint, chosen, position),
-        tier=Tier.OBSERVATIONAL,
-        gauge=GaugeStatus.INVARIANT,
-        units=Units.REWARD,
-        provenance=provenance(
-            signal, {"readout": readout, "truncate": truncate}, cost=float(len(sides.encoded))
-        ),
+        data=given.fingerprint,
+        readout=chosen,
+        position=position,
+        parameters={"readout": readout, "truncate": truncate},
+        cost=float(len(sides.encoded)),
         uncertainty=tuple(
             cluster_t(f"{r}.first", c["first"][ok], given.lineages[ok])
             for r, c in crossings.items()

@@ -11,13 +11,13 @@ import pandas as pd
 import xarray as xr
 
 from reward_lens.data import Pairs, as_pairs
-from reward_lens.evidence import Evidence, GaugeStatus, Interval, Tier, Units
+from reward_lens.evidence import Evidence, Interval
 from reward_lens.evidence.intervals import accuracy as accuracy_interval
 from reward_lens.evidence.intervals import cluster_t_slope, jackknife_correlation
 from reward_lens.instruments.sides import SIDES
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.classifier import BATCH_TOKENS, Progress
-from reward_lens.signals.identity import provenance
+from reward_lens.signals.identity import observation
 
 Floats = npt.NDArray[np.float64]
 
@@ -78,7 +78,9 @@ def preference(
     }
     if "positions" in scored.tables:
         tables["positions"] = _position_accuracies(given, flat, scored.tables["positions"])
-    return Evidence(
+    return observation(
+        signal,
+        "preference",
         value=xr.DataArray(
             np.stack([flat[:n], flat[n:], margins]),
             dims=("side", "pair"),
@@ -90,15 +92,11 @@ def preference(
             },
             name="score",
         ),
-        instrument="preference",
-        version="1",
-        subject=signal.subject(given.fingerprint, signal.readout(readout), position),
-        tier=Tier.OBSERVATIONAL,
-        gauge=GaugeStatus.INVARIANT,
-        units=Units.REWARD,
-        provenance=provenance(
-            signal, {"readout": readout, "truncate": truncate}, cost=float(len(items))
-        ),
+        data=given.fingerprint,
+        readout=signal.readout(readout),
+        position=position,
+        parameters={"readout": readout, "truncate": truncate},
+        cost=float(len(items)),
         uncertainty=(*(i for _, i, _ in found), *_length(given, flat, lengths)),
         tables=tables,
     )

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from reward_lens.backbone import Encoded
 from reward_lens.data import as_pairs
-from reward_lens.evidence import Evidence, GaugeStatus, Tier, Units
+from reward_lens.evidence import Evidence
 from reward_lens.instruments.sides import Sides
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS, Progress
-from reward_lens.signals.identity import provenance
+from reward_lens.signals.identity import observation
 
 
 def source_attribution(
@@ -72,7 +72,9 @@ def source_attribution(
         writes[batch.index, :, 1] = found.constant.cpu().numpy()
         if progress is not None:
             progress(len(batch.index))
-    return Evidence(
+    return observation(
+        signal,
+        "source_attribution",
         value=xr.DataArray(
             np.stack([values[:n], values[n:]]),
             dims=("side", "pair", "layer", "position"),
@@ -83,15 +85,11 @@ def source_attribution(
             },
             name="contribution",
         ),
-        instrument="source_attribution",
-        version="1",
-        subject=signal.subject(given.fingerprint, chosen, position),
-        tier=Tier.OBSERVATIONAL,
-        gauge=GaugeStatus.INVARIANT,
-        units=Units.REWARD,
-        provenance=provenance(
-            signal, {"readout": readout, "truncate": truncate}, cost=float(2 * n)
-        ),
+        data=given.fingerprint,
+        readout=chosen,
+        position=position,
+        parameters={"readout": readout, "truncate": truncate},
+        cost=float(2 * n),
         tables={"writes": _table(writes, np.nansum(values, -1), given.ids, sides.encoded)},
     )
 

@@ -9,11 +9,11 @@ import pandas as pd
 import xarray as xr
 
 from reward_lens.data import as_pairs
-from reward_lens.evidence import Evidence, GaugeStatus, Tier, Units
+from reward_lens.evidence import Evidence
 from reward_lens.instruments.sides import Sides
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS, Progress
-from reward_lens.signals.identity import provenance
+from reward_lens.signals.identity import observation
 
 
 def token_curves(
@@ -72,21 +72,19 @@ def token_curves(
                 }
             )
         )
-    return Evidence(
+    return observation(
+        signal,
+        "token_curves",
         value=xr.DataArray(
             np.stack([values[:n], values[n:]]),
             dims=("side", "pair", "position"),
             coords={"side": ["chosen", "rejected"], **sides.pair_coords()},
             name="prefix_score",
         ),
-        instrument="token_curves",
-        version="1",
-        subject=signal.subject(given.fingerprint, signal.readout(readout), position),
-        tier=Tier.OBSERVATIONAL,
-        gauge=GaugeStatus.INVARIANT,
-        units=Units.REWARD,
-        provenance=provenance(
-            signal, {"readout": readout, "truncate": truncate}, cost=float(2 * n)
-        ),
+        data=given.fingerprint,
+        readout=signal.readout(readout),
+        position=position,
+        parameters={"readout": readout, "truncate": truncate},
+        cost=float(2 * n),
         tables={"tokens": pd.concat(frames, ignore_index=True)},
     )

@@ -12,13 +12,13 @@ import xarray as xr
 
 from reward_lens.data import as_pairs
 from reward_lens.errors import NumericsError
-from reward_lens.evidence import Evidence, GaugeStatus, Tier, Units
+from reward_lens.evidence import Evidence
 from reward_lens.evidence.intervals import cluster_t
 from reward_lens.instruments.sides import SIDES, Sides
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS, Progress
 from reward_lens.signals.decomposition import decompose
-from reward_lens.signals.identity import provenance
+from reward_lens.signals.identity import observation
 
 _ROUNDING_WARNS, _ROUNDING_REFUSES = 0.01, 0.10  # of the median absolute margin
 
@@ -88,24 +88,20 @@ def attribution(
     values = sides.split(found.shares)
     margins = sides.split(found.score)[2]
     rounding = _judge_rounding(signal, values[2, :, -1], margins)
-    return Evidence(
+    return observation(
+        signal,
+        "attribution",
         value=xr.DataArray(
             values,
             dims=("side", "pair", "write"),
             coords={"side": list(SIDES), "write": found.names, **sides.pair_coords()},
             name="contribution",
         ),
-        instrument="attribution",
-        version="1",
-        subject=signal.subject(given.fingerprint, chosen, position),
-        tier=Tier.OBSERVATIONAL,
-        gauge=GaugeStatus.INVARIANT,
-        units=Units.REWARD,
-        provenance=provenance(
-            signal,
-            {"by": by, "readout": readout, "truncate": truncate},
-            cost=float(len(sides.encoded)),
-        ),
+        data=given.fingerprint,
+        readout=chosen,
+        position=position,
+        parameters={"by": by, "readout": readout, "truncate": truncate},
+        cost=float(len(sides.encoded)),
         tables={
             "writes": _write_table(found.names, values[2], margins, given.lineages),
             "completeness": pd.DataFrame(

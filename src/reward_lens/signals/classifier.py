@@ -14,9 +14,9 @@ from torch import Tensor
 from reward_lens.backbone import FINAL, Encoded, Encoder, Site, Trunk, read_rows
 from reward_lens.data import as_items, items_fingerprint
 from reward_lens.errors import CapabilityError
-from reward_lens.evidence import Evidence, GaugeStatus, Subject, Tier, Units
+from reward_lens.evidence import Evidence, Subject
 from reward_lens.signals.derivatives import differentiate
-from reward_lens.signals.identity import provenance, signal_fingerprint
+from reward_lens.signals.identity import observation, signal_fingerprint
 from reward_lens.signals.item_tables import item_coords, position_table
 from reward_lens.signals.linearized import Linearized, linearize
 from reward_lens.signals.protocol import Capability, SignalMeta
@@ -257,22 +257,20 @@ class ClassifierRM:
             if progress is not None:
                 progress(len(batch.index))
         tables = position_table(encoded, read, values, others)
-        return Evidence(
+        return observation(
+            self,
+            "score",
             value=xr.DataArray(
                 values,
                 dims=("item",),
                 coords=item_coords(self.encoder, given, encoded, read),
                 name="score",
             ),
-            instrument="score",
-            version="1",
-            subject=self.subject(items_fingerprint(given), chosen, position),
-            tier=Tier.OBSERVATIONAL,
-            gauge=GaugeStatus.INVARIANT,
-            units=Units.REWARD,
-            provenance=provenance(
-                self, {"readout": readout, "truncate": truncate}, cost=float(len(encoded))
-            ),
+            data=items_fingerprint(given),
+            readout=chosen,
+            position=position,
+            parameters={"readout": readout, "truncate": truncate},
+            cost=float(len(encoded)),
             tables=tables,
         )
 
@@ -315,22 +313,20 @@ class ClassifierRM:
             for row, item, length in zip(values, seen.index, seen.lengths, strict=True):
                 curves[item, :length] = row[:length]
         read = self.read_index(encoded)
-        return Evidence(
+        return observation(
+            self,
+            "score_prefixes",
             value=xr.DataArray(
                 curves,
                 dims=("item", "position"),
                 coords=item_coords(self.encoder, given, encoded, read),
                 name="prefix_score",
             ),
-            instrument="score_prefixes",
-            version="1",
-            subject=self.subject(items_fingerprint(given), chosen),
-            tier=Tier.OBSERVATIONAL,
-            gauge=GaugeStatus.INVARIANT,
-            units=Units.REWARD,
-            provenance=provenance(
-                self, {"readout": readout, "truncate": truncate}, cost=float(len(encoded))
-            ),
+            data=items_fingerprint(given),
+            readout=chosen,
+            position=None,
+            parameters={"readout": readout, "truncate": truncate},
+            cost=float(len(encoded)),
         )
 
     def capture(

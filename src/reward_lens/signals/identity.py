@@ -8,12 +8,21 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
+import xarray as xr
 
 from reward_lens import __version__
-from reward_lens.evidence import Provenance, fingerprint
+from reward_lens.evidence import (
+    Evidence,
+    GaugeStatus,
+    Provenance,
+    Tier,
+    Units,
+    fingerprint,
+)
 
 if TYPE_CHECKING:
     from reward_lens.signals.classifier import ClassifierRM
+    from reward_lens.signals.readouts import Readout
 
 
 def signal_fingerprint(
@@ -63,4 +72,40 @@ def provenance(
         parents=parents,
         cost_forwards=cost,
         parameters=dict(parameters),
+    )
+
+
+def observation(
+    signal: ClassifierRM,
+    instrument: str,
+    value: xr.DataArray,
+    *,
+    data: str,
+    readout: Readout,
+    position: str | None,
+    parameters: Mapping[str, Any],
+    cost: float,
+    units: Units = Units.REWARD,
+    parents: tuple[str, ...] = (),
+    **more: Any,
+) -> Evidence:
+    """Evidence of an observational, gauge-invariant instrument on a signal.
+
+    Parameters
+    ----------
+    data : str
+        Fingerprint of the items or pairs.
+    more : dict
+        ``uncertainty`` and ``tables``, as :class:`~reward_lens.evidence.Evidence` takes them.
+    """
+    return Evidence(
+        value=value,
+        instrument=instrument,
+        version="1",
+        subject=signal.subject(data, readout, position),
+        tier=Tier.OBSERVATIONAL,
+        gauge=GaugeStatus.INVARIANT,
+        units=units,
+        provenance=provenance(signal, parameters, cost=cost, parents=parents),
+        **more,
     )
