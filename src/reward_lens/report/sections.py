@@ -213,7 +213,8 @@ def _preference(e: Evidence, number: Numbers) -> Section:
                        "Margins, chosen minus rejected. Filled: chosen ahead; outlined: behind."),
             figures_of(figures.scatter(ratio, margins, "log(tokens chosen / tokens rejected)",
                                        "margin (reward)", "Margin against length ratio"),
-                       "Margin against the length ratio of the two sides, in the same prompt."),
+                       "Margin against the length ratio of the two sides, in the same prompt; "
+                       f"at most {figures.MOST_POINTS} pairs are drawn."),
         ],
         tables, labels(e),
     )  # fmt: skip
@@ -360,7 +361,8 @@ def _pairs(evidence: Mapping[str, Evidence], shown: Pairs, number: Numbers) -> S
         rows.append({"id": pair.id, "subset": pair.subset, "margin": margin, "sides": sides})
     return Section(
         "pairs", "Pairs, token by token",
-        ["The pairs that are most clearly right, most clearly wrong, and closest. A prefix score "
+        ["The pairs that are most clearly right, most clearly wrong, and closest, of those short "
+         "enough for a page. A prefix score "
          "is what the model would give the text cut there; it was trained to be read at the end "
          "only."],
         labels=labels(curves), pairs=rows, has_sources=sources is not None,
