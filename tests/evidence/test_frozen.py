@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import xarray as xr
 
+from reward_lens.errors import EvidenceError
 from reward_lens.evidence import Evidence, GaugeStatus, Provenance, Subject, Tier, Units
 
 
@@ -133,3 +134,22 @@ def test_settings_read_like_a_dict_and_hash():
 def test_replacing_a_field_gives_new_evidence():
     e = make(labelled())
     assert dataclasses.replace(e, version="2").id == make(labelled(), version="2").id
+
+
+@pytest.mark.parametrize(
+    ("notes", "said"),
+    [
+        ({1: "a"}, "key 1: keys of a record are strings"),
+        ({"a": {"$float": "NaN"}}, r"key '\$float'"),
+        ({"a": {1, 2}}, "of type set cannot be kept"),
+        ([("a", 1)], "mapping"),
+    ],
+)
+def test_settings_that_cannot_be_kept_are_refused(notes, said):
+    with pytest.raises(EvidenceError, match=said):
+        Subject("s", "d", "r", notes=notes)
+
+
+def test_one_string_is_no_sequence():
+    with pytest.raises(EvidenceError, match="interventions='patch'"):
+        Subject("s", "d", "r", interventions="patch")

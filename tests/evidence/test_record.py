@@ -344,25 +344,6 @@ def test_what_cannot_be_kept_is_refused(what):
         make(**{"quantity_units": {}, **changes})
 
 
-@pytest.mark.parametrize(
-    ("notes", "said"),
-    [
-        ({1: "a"}, "key 1: keys of a record are strings"),
-        ({"a": {"$float": "NaN"}}, r"key '\$float'"),
-        ({"a": {1, 2}}, "of type set cannot be kept"),
-        ([("a", 1)], "mapping"),
-    ],
-)
-def test_settings_that_cannot_be_kept_are_refused(notes, said):
-    with pytest.raises(EvidenceError, match=said):
-        Subject("s", "d", "r", notes=notes)
-
-
-def test_one_string_is_no_sequence():
-    with pytest.raises(EvidenceError, match="interventions='patch'"):
-        Subject("s", "d", "r", interventions="patch")
-
-
 def test_trust_cannot_be_passed_in():
     record = make().to_dict()
     assert "trust" not in record
