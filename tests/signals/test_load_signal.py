@@ -205,3 +205,12 @@ def test_the_reference_scores_of_the_small_model(shared):
     ev = signal.score([x for i in ids for x in (pairs[i].chosen, pairs[i].rejected)])
     expected = np.array([reference[i] for i in ids]).ravel()
     np.testing.assert_allclose(ev.value, expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_id_the_model_does_not_embed_is_named(family):
+    signal = rl.wrap_hf_model(make_model(family), make_tokenizer())
+    with pytest.raises(
+        TokenizeError, match="item 1 has the id 260; this model embeds ids 0 to 259"
+    ):
+        signal.score([rl.Item(ids=(1, 2)), rl.Item(ids=(3, 260))])

@@ -96,6 +96,7 @@ class Encoder:
         self.tokenizer = tokenizer
         self.pad_id: int | None = getattr(config, "pad_token_id", None)
         self.max_length = _max_length(tokenizer, config)
+        self.vocabulary: int | None = getattr(config, "vocab_size", None)
         self.has_chat_template = bool(getattr(tokenizer, "chat_template", None))
         self.template = "chat template" if self.has_chat_template else PLAIN_TEMPLATE
         plain = tokenizer("a")["input_ids"]
@@ -273,6 +274,11 @@ class Encoder:
                 )
             ids = ids[cut:] if truncate == "left" else ids[: self.max_length]
         row = np.asarray(ids, dtype=np.int64)
+        if self.vocabulary is not None and int(row.max()) >= self.vocabulary:
+            raise TokenizeError(
+                f"{where} has the id {int(row.max())}; this model embeds ids 0 to "
+                f"{self.vocabulary - 1}. Were they made with another tokenizer?"
+            )
         native = len(row) - 1
         if self.pad_id is not None:
             (real,) = np.nonzero(row != self.pad_id)
