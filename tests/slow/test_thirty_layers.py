@@ -1,7 +1,7 @@
 """A real reward model of 30 layers, built from a package: the published scores and exactness.
 
 What was measured is written to ``thirty_layers.json`` when all of it held, with a hash of the code
-it speaks of; the ordinary tests compare that hash, so that the record cannot go stale unseen.
+it speaks of.
 """
 
 from __future__ import annotations

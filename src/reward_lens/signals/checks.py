@@ -150,10 +150,10 @@ class Probed:
         logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
         return float(logits[0].double()[list(self.readout.rows)].mean())
 
-    def gap(self, name: str, gap: float, meaning: str) -> Check:
+    def gap(self, name: str, gap: float, meaning: str, spread: float | None = None) -> Check:
         """A check of a difference of scores against their spread."""
         allowed = _COARSE if self.half else _EXACT
-        share = gap / self.spread
+        share = gap / (self.spread if spread is None else spread)
         why = " (half precision: gross faults only)" if self.half else ""
         return Check(
             name,
@@ -238,15 +238,16 @@ def prefix_curve(s: Probed) -> Check:
     """The curve of prefix scores is the scores of the cut ids."""
     if not s.signal.trunk.anatomy.causal:
         return Check("prefix curve", True, "not causal: no prefix scores are offered", "-", "")
-    gap = 0.0
+    gap, low, high = 0.0, np.inf, -np.inf
     for encoded in s.encoded:
         curve = s.curve(encoded)
+        low, high = min(low, float(curve.min())), max(high, float(curve.max()))
         for cut in {len(encoded.ids) // 3, len(encoded.ids) // 2, len(encoded.ids) - 2} - {0}:
             alone = s.curve(Encoded(encoded.ids[:cut], cut - 1))[-1]
             gap = max(gap, abs(float(alone - curve[cut - 1])))
-    return s.gap(
-        "prefix curve", gap, "the curve of prefix scores is not the scores of the cut texts"
-    )
+    means = "the curve of prefix scores is not the scores of the cut texts"
+    # Prefix scores range wider than the scores of whole texts; rounding follows what is compared.
+    return s.gap("prefix curve", gap, means, spread=max(high - low, s.spread))
 
 
 def completeness(s: Probed) -> Check:
