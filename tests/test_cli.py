@@ -227,3 +227,19 @@ def test_half_precision_says_how_exact_it_is(model, pairs, tmp_path):
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code in (0, 1), result.output
     assert "a score depends on what else is in the batch" in out.read_text()
+
+
+@pytest.mark.parametrize("command", ["score", "audit"])
+def test_the_pairs_are_never_overwritten(model, pairs, tmp_path, command):
+    own = tmp_path / "z.evidence.jsonl"
+    own.write_text(pairs.read_text())
+    out = tmp_path / ("z.html" if command == "audit" else "z.evidence.jsonl")
+    result = run(command, model, own, "-o", out)
+    assert result.exit_code == 2
+    assert "is the file of the pairs" in result.stderr
+    assert own.read_text() == pairs.read_text()
+    folder = tmp_path / "d.csv"
+    folder.mkdir()
+    result = run(command, model, pairs, "-o", folder)
+    assert result.exit_code == 2
+    assert "is a folder" in result.stderr

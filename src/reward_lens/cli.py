@@ -158,7 +158,7 @@ def score(
     if output.suffix not in writers:
         typer.echo(f"reward-lens: {output}: end it in {', '.join(writers)}", err=True)
         raise typer.Exit(2)
-    _check_parent(output)
+    _check_parent(output, pairs)
     cut = _truncate(truncate)
     from reward_lens.auditing import fitting_pairs
     from reward_lens.data import load_pairs
@@ -186,7 +186,13 @@ def score(
         typer.echo(f"{len(fit)} pairs scored, chosen ahead in {i.estimate:.3f}; wrote {output}")
 
 
-def _check_parent(output: Path) -> None:
+def _check_parent(output: Path, pairs: str | None = None) -> None:
+    """Refuse an output that cannot be written, or that would replace the pairs it is made from."""
+    for path in (output, output.with_suffix(".evidence.jsonl")):
+        if path.is_dir() or (pairs is not None and path.resolve() == Path(pairs).resolve()):
+            what = "a folder" if path.is_dir() else "the file of the pairs"
+            typer.echo(f"reward-lens: {path} is {what}; name another output", err=True)
+            raise typer.Exit(2)
     if not output.parent.is_dir():
         typer.echo(f"reward-lens: {output}: there is no folder {output.parent}", err=True)
         raise typer.Exit(2)
@@ -223,7 +229,7 @@ def audit(
     allow_download: Download = False,
 ) -> None:
     """Prove the load, score pairs, run the instruments; write a report and its evidence."""
-    _check_parent(output)
+    _check_parent(output, pairs)
     cut = _truncate(truncate)
     from reward_lens.auditing import audit as run_audit
     from reward_lens.data import load_pairs
