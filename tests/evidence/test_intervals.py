@@ -317,3 +317,12 @@ def test_no_ties_and_all_right_counts_lineages():
     found, ties = accuracy("accuracy", np.ones(10), np.repeat(np.arange(5), 2))
     assert ties == 0
     assert (found.method, found.n_effective) == ("Clopper–Pearson", 5)
+
+
+def test_an_accuracy_interval_stays_a_share():
+    few, _ = accuracy("accuracy", [1.0, 1.0, -1.0], ["a", "b", "c"])
+    assert (few.low, few.high) == (0.0, 1.0)
+    assert "doubtful" in few.note
+    tied, ties = accuracy("accuracy", [1.0, 1.0, 1.0, 1.0, 0.0], list("abcde"))
+    assert tied.high <= 1.0
+    assert ties.strict.high <= 1.0

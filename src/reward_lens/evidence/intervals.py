@@ -296,6 +296,7 @@ def accuracy(
     m = checked_rows(name, margins, "margin of")
     count = int((m == 0).sum())
     ties = TieCount(count, cluster_t(f"{name}.strict", m > 0, lineage, level))
+    ties = TieCount(count, _within_unit(ties.strict))
     if not count:
         return dataclasses.replace(ties.strict, name=name), ties
     if count == len(m):
@@ -303,7 +304,14 @@ def accuracy(
         return _none(name, 0.5, level, count, ties.strict.clusters, "cluster-t", reason), ties
     found = cluster_t(name, (m > 0) + 0.5 * (m == 0), lineage, level)
     note = join(f"{count} ties, counted half", found.note)
-    return dataclasses.replace(found, note=note), ties
+    return dataclasses.replace(_within_unit(found), note=note), ties
+
+
+def _within_unit(i: Interval) -> Interval:
+    """The part of an interval that a share can lie in; with few lineages t reaches beyond."""
+    if math.isnan(i.low):
+        return i
+    return dataclasses.replace(i, low=max(i.low, 0.0), high=min(i.high, 1.0))
 
 
 def _same_length(name: str, x: Floats, y: Floats) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from reward_lens.data import Pairs
-from reward_lens.evidence import Evidence
+from reward_lens.evidence import Evidence, Interval
 from reward_lens.report import figures
 from reward_lens.report.numbers import Numbers, resolve
 from reward_lens.report.tokens import scales, text_map
@@ -108,7 +109,7 @@ def summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str
             interval(number, "preference", "accuracy"),
             number("preference", "interval/accuracy/n", "d"),
             number("preference", "interval/accuracy/clusters", "d"),
-        ) + _against_half(i.low, i.high),
+        ) + _against_half(i),
     ))  # fmt: skip
     said.append((
         "Does length matter?",
@@ -144,12 +145,15 @@ def _because(note: str) -> str:
     return f" ({note})" if note else ""
 
 
-def _against_half(low: float, high: float) -> str:
-    if not (low == low and high == high):
-        return ""
-    if low > 0.5:
+def _against_half(i: Interval) -> str:
+    """A verdict against a coin, or why there is none."""
+    if math.isnan(i.low):
+        return f" No interval: {i.note}."
+    if "doubtful" in i.note:
+        return f" No verdict: {i.note}."
+    if i.low > 0.5:
         return " Better than a coin."
-    return " Worse than a coin." if high < 0.5 else " Not told apart from a coin."
+    return " Worse than a coin." if i.high < 0.5 else " Not told apart from a coin."
 
 
 def _conformance(e: Evidence, number: Numbers) -> Section:
