@@ -126,6 +126,9 @@ def test_over_long_pairs_are_left_out_named_and_counted(tmp_path, pairs):
     table = pd.read_csv(out)
     assert len(table) == 16
     assert table["tokens_cut_rejected"].max() > 0
+    cut = run("audit", folder, pairs, "-o", tmp_path / "r.html", "--truncate", "right")
+    assert "texts were cut to the model's length" in cut.stderr
+    assert "texts were cut to the model&#39;s length" in (tmp_path / "r.html").read_text()
     long = tmp_path / "long.jsonl"
     long.write_text(json.dumps({"prompt": "p" * 99, "chosen": "a", "rejected": "b"}))
     result = run("score", folder, long, "-o", out)

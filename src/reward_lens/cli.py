@@ -16,6 +16,7 @@ from reward_lens import __version__
 if TYPE_CHECKING:
     from reward_lens.auditing import Audit
     from reward_lens.data import Pairs
+    from reward_lens.evidence import Evidence
     from reward_lens.signals import ClassifierRM
 
 app = typer.Typer(
@@ -179,11 +180,15 @@ def score(
         table.to_json(output, orient="records", lines=True, force_ascii=False, double_precision=15)
     _say_left_out(left_out)
     i = found.interval("accuracy")
+    ties, cut_note = int(found.tables["accuracy"]["ties"].iloc[0]), _cut_note(found)
+    if cut_note:
+        typer.echo(cut_note, err=True)
     if json:
-        typer.echo(jsonlib.dumps({"output": str(output), "pairs": len(fit), "accuracy": i.estimate,
-                                  "left_out": left_out}))  # fmt: skip
+        said = {"output": str(output), "pairs": len(fit), "accuracy": i.estimate, "ties": ties}
+        typer.echo(jsonlib.dumps({**said, "truncation": cut_note, "left_out": left_out}))
     else:
-        typer.echo(f"{len(fit)} pairs scored, chosen ahead in {i.estimate:.3f}; wrote {output}")
+        accuracy = f"accuracy {i.estimate:.3f} (ties count half: {ties})"
+        typer.echo(f"{len(fit)} pairs scored, {accuracy}; wrote {output}")
 
 
 def _check_parent(output: Path, pairs: str | None = None) -> None:
@@ -196,6 +201,19 @@ def _check_parent(output: Path, pairs: str | None = None) -> None:
     if not output.parent.is_dir():
         typer.echo(f"reward-lens: {output}: there is no folder {output.parent}", err=True)
         raise typer.Exit(2)
+
+
+def _cut_note(scores: Evidence) -> str:
+    """What truncation did, or nothing: it moves the read token and can make sides identical."""
+    table = scores.tables["scores"]
+    cut = table[["tokens_cut_chosen", "tokens_cut_rejected"]].to_numpy() > 0
+    if not cut.any():
+        return ""
+    ties = int((cut.any(axis=1) & (table["margin"].to_numpy() == 0)).sum())
+    return (
+        f"{int(cut.sum())} texts were cut to the model's length ({ties} of their pairs now tie); a "
+        f"text cut on the right is read mid-text, without its end token"
+    )
 
 
 def _say_left_out(left_out: dict[str, str]) -> None:
@@ -288,6 +306,10 @@ def _finish(
         notes = (*notes, f"{len(found.left_out)} over-long pairs were left out: "
                  f"{', '.join(list(found.left_out)[:5])}"
                  f"{' and more' if len(found.left_out) > 5 else ''}.")  # fmt: skip
+    cut_note = _cut_note(found["preference"])
+    if cut_note:
+        typer.echo(cut_note, err=True)
+        notes = (*notes, cut_note + ".")
     page = Page(
         title=title or Path(m.source).name,
         facts=facts,

@@ -113,8 +113,11 @@ def summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str
     ))  # fmt: skip
     said.append((
         "Does length matter?",
-        Markup("Rank correlation of score and length {}.").format(
-            interval(number, "preference", "length.correlation")
+        Markup("Within a prompt, one e-fold of length changes the score by {} reward{}. Over all "
+               "texts, the rank correlation of score and length is {}.").format(
+            interval(number, "preference", "length.slope"),
+            _because(evidence["preference"].interval("length.slope").note),
+            interval(number, "preference", "length.correlation"),
         ),
     ))  # fmt: skip
     if "lens" in evidence:
