@@ -208,6 +208,7 @@ def test_bad_input_is_a_line_and_exit_2(bad, tmp_path, case):
         (("-o", "s.csv", "--dtype", "int8"), "dtype='int8'"),
         (("-o", "s.csv", "--position", "first"), "position='first'"),
         (("-o", "s.csv", "--limit", "0"), "limit=0"),
+        (("-o", "s.csv", "--batch-tokens", "0"), "batch_tokens=0"),
     ],
 )
 def test_bad_options_are_a_line_and_exit_2(model, pairs, monkeypatch, tmp_path, args, said):

@@ -92,6 +92,7 @@ def test_identical_sides_have_no_crossing_and_are_counted(signal):
     assert (ev.value == 0).all()
     table = ev.tables["crystallization"]
     assert list(table["degenerate"]) == [1, 1]
+    assert ev.tables["curve"]["median_share"].isna().all()
     assert table["median_first"].isna().all()
 
 
@@ -109,5 +110,5 @@ def test_identical_sides_have_no_crossing_and_are_counted(signal):
 def test_crossings_on_paper(curve, first, stable, flips):
     from reward_lens.instruments.layer_lens import crossing_depths
 
-    found = crossing_depths(np.array([curve], dtype=float))
+    found = crossing_depths(np.array([curve], dtype=float), np.array([False]))
     assert [found[k][0] for k in ("first", "stable", "flips")] == [first, stable, flips]

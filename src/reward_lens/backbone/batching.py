@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from reward_lens.backbone.tokenise import Encoded
+from reward_lens.errors import RewardLensError
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def plan_batches(encoded: Sequence[Encoded], batch_tokens: int) -> Iterator[list
     An item longer than the budget is a batch of its own. Longest first, so that running out of
     memory shows at once.
     """
+    if batch_tokens < 1:
+        raise RewardLensError(f"batch_tokens={batch_tokens}: a batch holds at least one token")
     order = sorted(range(len(encoded)), key=lambda i: (-len(encoded[i].ids), i))
     batch: list[int] = []
     for i in order:

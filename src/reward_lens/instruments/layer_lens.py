@@ -19,7 +19,7 @@ from reward_lens.signals.classifier import BATCH_TOKENS, Progress
 from reward_lens.signals.identity import observation
 
 READINGS = ("frozen", "applied")
-#: A final margin below this share of the largest one has no halfway point worth naming.
+#: A final margin below this share of the largest score is what float32 leaves of equal scores.
 _DEGENERATE = 1e-6
 
 Floats = npt.NDArray[np.float64]
@@ -91,7 +91,9 @@ def lens(
             values[seen.index, 0, depth] = partial.cpu().numpy()
             values[seen.index, 1, depth] = chosen.project(state).cpu().numpy()
     margins = sides.split(values)[2].transpose(1, 0, 2)
-    crossings = {r: crossing_depths(margins[k]) for k, r in enumerate(READINGS)}
+    # Decided once for both readings, on the scores themselves.
+    bad = np.abs(margins[0, :, -1]) <= _DEGENERATE * np.abs(values[:, 0, -1]).max()
+    crossings = {r: crossing_depths(margins[k], bad) for k, r in enumerate(READINGS)}
     return observation(
         signal,
         "lens",
@@ -117,19 +119,21 @@ def lens(
             if (ok := ~np.isnan(c["first"])).any()
         ),
         tables={
-            "curve": _curve(margins, given.lineages),
+            "curve": _curve(margins, given.lineages, ~bad),
             "crystallization": _summary(crossings),
             "crossings": _per_pair(crossings, given.ids),
         },
     )
 
 
-def crossing_depths(margins: Floats) -> dict[str, Floats]:
+def crossing_depths(margins: Floats, bad: npt.NDArray[np.bool_]) -> dict[str, Floats]:
     """Where each pair's margin reaches half its final value.
 
     Parameters
     ----------
     margins : ndarray, [pair, depth]
+    bad : ndarray of bool, [pair]
+        Pairs whose final margin is degenerate.
 
     Returns
     -------
@@ -138,8 +142,6 @@ def crossing_depths(margins: Floats) -> dict[str, Floats]:
         ``flips``: 1.0 where the margin has the other sign at some depth after the first crossing.
     """
     final = margins[:, -1]
-    scale = np.abs(final).max(initial=0.0)
-    bad = np.abs(final) <= _DEGENERATE * scale
     share = margins / np.where(bad, 1.0, final)[:, None]
     reached = share >= 0.5
     first = reached.argmax(1).astype(float)
@@ -151,11 +153,12 @@ def crossing_depths(margins: Floats) -> dict[str, Floats]:
             {"first": first, "stable": stable, "flips": flips}.items()}  # fmt: skip
 
 
-def _curve(margins: Floats, lineages: npt.NDArray[np.object_]) -> pd.DataFrame:
+def _curve(
+    margins: Floats, lineages: npt.NDArray[np.object_], real: npt.NDArray[np.bool_]
+) -> pd.DataFrame:
     rows = []
     for reading, curve in zip(READINGS, margins, strict=True):
         final = curve[:, -1]
-        real = final != 0
         for depth in range(curve.shape[1]):
             mean = cluster_t("mean", curve[:, depth], lineages)
             rows.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -70,7 +71,8 @@ def preference(
         (name, *accuracy_interval(name, margins[rows], given.lineages[rows]))
         for name, rows in groups.items()
     ]
-    lengths = np.array([len(i.response or i.text or i.ids or "") for i in items], dtype=float)
+    # Rendered text and ids do not say where the response begins: no length, rather than another.
+    lengths = np.array([len(i.response) if i.response else np.nan for i in items])
     tables = {
         "accuracy": _accuracy_table(found),
         "margins": _quantiles(margins),
@@ -135,12 +137,22 @@ def _accuracy_table(found: Sequence[tuple[str, Interval, int]]) -> pd.DataFrame:
 
 def _length(pairs: Pairs, scores: Floats, lengths: Floats) -> tuple[Interval, ...]:
     """Score against log length: rank correlation over all, slope within a prompt."""
+    if np.isnan(lengths).any():
+        reason = "rendered text and ids do not say where the response begins"
+        return tuple(
+            _no_length(f"length.{k}", len(pairs), reason) for k in ("correlation", "slope")
+        )
     lineage = np.concatenate([pairs.lineages, pairs.lineages])
     x = np.log(np.maximum(lengths, 1))
     return (
         jackknife_correlation("length.correlation", x, scores, lineage, method="spearman"),
         cluster_t_slope("length.slope", x, scores, lineage, within=True),
     )
+
+
+def _no_length(name: str, pairs: int, reason: str) -> Interval:
+    nan = math.nan
+    return Interval(name, nan, nan, nan, 0.95, nan, 2 * pairs, nan, 0, "none", reason)
 
 
 def _quantiles(margins: Floats) -> pd.DataFrame:
@@ -157,6 +169,10 @@ def _quantiles(margins: Floats) -> pd.DataFrame:
 def _score_table(pairs: Pairs, scored: Evidence, margins: Floats) -> pd.DataFrame:
     n, v = len(pairs), scored.value
     columns: dict[str, Any] = {"pair": pairs.ids, "subset": pairs.subsets}
+    for side, items in (("chosen", pairs.chosen), ("rejected", pairs.rejected)):
+        columns[f"characters_{side}"] = [
+            float(len(i.response)) if i.response else math.nan for i in items
+        ]
     for side, rows in (("chosen", slice(0, n)), ("rejected", slice(n, 2 * n))):
         columns[side] = v.values[rows]
         for name in ("n_tokens", "read_index", "read_token", "tokens_cut"):

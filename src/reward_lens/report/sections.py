@@ -187,8 +187,9 @@ def _preference(e: Evidence, number: Numbers) -> Section:
     ]
     margins = e.value.sel(side="margin").values.astype(float)
     scores = e.tables["scores"]
-    tokens = (scores[f"n_tokens_{s}"].to_numpy(dtype=float) for s in ("chosen", "rejected"))
-    ratio = np.log(next(tokens) / next(tokens))
+    lengths = [scores[f"characters_{s}"].to_numpy(dtype=float) for s in ("chosen", "rejected")]
+    known = np.isfinite(lengths[0]) & np.isfinite(lengths[1])
+    ratio = np.log(lengths[0][known] / lengths[1][known])
     quantiles: list[list[Cell]] = [
         [f"{q:.0%}", number("preference", f"table/margins/{k}/margin"),
          number("preference", f"table/margins/{k}/size")]
@@ -218,7 +219,8 @@ def _preference(e: Evidence, number: Numbers) -> Section:
                        "Accuracy by group; whiskers are 95 % intervals, the line is a coin."),
             figures_of(figures.histogram(margins, "margin (reward)", "Histogram of margins"),
                        "Margins, chosen minus rejected. Filled: chosen ahead; outlined: behind."),
-            figures_of(figures.scatter(ratio, margins, "log(tokens chosen / tokens rejected)",
+            figures_of(figures.scatter(ratio, margins[known],
+                                       "log(characters chosen / rejected), responses",
                                        "margin (reward)", "Margin against length ratio"),
                        "Margin against the length ratio of the two sides, in the same prompt; "
                        f"at most {figures.MOST_POINTS} pairs are drawn."),
