@@ -20,6 +20,8 @@ from reward_lens.signals import wrap_hf_model
 
 _STATUS = Path("/proc/self/status")
 MB = 1e6
+#: Pairs of the call before the one that is measured: with one, no interval would be computed.
+_FIRST = 8
 
 
 def resident() -> float:
@@ -67,7 +69,7 @@ def measure(shape: str, call: str, n_pairs: int) -> dict[str, float]:
         return floors(model, pairs)["score"] if call == "bare" else calls(signal, pairs)[call]
 
     run = work(n_pairs)
-    work(1)()  # what is imported or built at the first call does not depend on the pairs
+    work(_FIRST)()  # what is imported or built at the first call does not depend on the pairs
     forget_peak()
     before = resident()
     value = run()

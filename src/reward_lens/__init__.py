@@ -6,6 +6,23 @@
 from __future__ import annotations
 
 from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what a type checker sees of the lazy names below
+    from reward_lens.auditing import audit as audit
+    from reward_lens.data import Item as Item
+    from reward_lens.data import Pairs as Pairs
+    from reward_lens.data import load_pairs as load_pairs
+    from reward_lens.evidence import Evidence as Evidence
+    from reward_lens.instruments import attribution as attribution
+    from reward_lens.instruments import lens as lens
+    from reward_lens.instruments import preference as preference
+    from reward_lens.instruments import source_attribution as source_attribution
+    from reward_lens.instruments import token_curves as token_curves
+    from reward_lens.signals import from_tiny as from_tiny
+    from reward_lens.signals import load_signal as load_signal
+    from reward_lens.signals import run_conformance as run_conformance
+    from reward_lens.signals import wrap_hf_model as wrap_hf_model
 
 __version__ = "0.1.0"
 
