@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what a type checker sees of the lazy names below
     from reward_lens.instruments import attribution as attribution
     from reward_lens.instruments import lens as lens
     from reward_lens.instruments import preference as preference
+    from reward_lens.instruments import source_attribution as source_attribution
     from reward_lens.instruments import token_curves as token_curves
     from reward_lens.signals import from_tiny as from_tiny
     from reward_lens.signals import load_signal as load_signal

@@ -5,7 +5,7 @@ No module tree is known here: sites, exact pieces and forwards come from the sig
 
 from reward_lens.instruments.layer_lens import lens
 from reward_lens.instruments.pair_scores import preference
-from reward_lens.instruments.source_attribution import source_attribution
+from reward_lens.instruments.token_sources import source_attribution
 from reward_lens.instruments.tokens import token_curves
 from reward_lens.instruments.write_attribution import attribution
 
