@@ -121,10 +121,13 @@ def audit(
     Raises
     ------
     DataError
-        If no pair remains.
+        If no pair remains, or a part names an id that is not among the pairs.
     """
     told = reporter or Silent()
-    given, left_out = fitting_pairs(signal, as_pairs(pairs), truncate)
+    every = as_pairs(pairs)
+    if parts is not None:
+        parts = {name: part.ids for name, part in every.split(parts).items()}
+    given, left_out = fitting_pairs(signal, every, truncate)
     with told.stage("conformance", 1) as done:
         conformance = run_conformance(signal)
         done(1)
@@ -268,16 +271,17 @@ def batch_effect(signal: ClassifierRM, pairs: Pairs, scores: Evidence, **options
 
 
 def _worth_showing(pairs: Pairs, scores: Evidence) -> Pairs:
-    """The pairs that are most clearly right, most clearly wrong, and closest; a third each.
+    """The pairs with the highest, the lowest and the smallest margins; a third each.
 
-    Of those short enough to be read on a page; the shortest if none is.
+    Of those short enough to be read on a page (the shortest if none is); all where they are few.
     """
     table = scores.tables["scores"]
     longest = table[["n_tokens_chosen", "n_tokens_rejected"]].max(axis=1).to_numpy()
     (fit,) = np.nonzero(longest <= max(SHOWN_TOKENS, int(longest.min())))
     margins = scores.value.sel(side="margin").values[fit]
     order = fit[np.argsort(margins, kind="stable")]
-    third = min(SHOWN // 3, max(1, len(fit) // 3))
     close = fit[np.argsort(np.abs(margins), kind="stable")]
-    wanted = [*order[::-1][:third], *order[:third], *close[:third]]
+    third = SHOWN // 3
+    few = len(fit) <= SHOWN
+    wanted = order[::-1] if few else [*order[::-1][:third], *order[:third], *close[:third]]
     return pairs.select(dict.fromkeys(int(k) for k in wanted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -89,13 +90,19 @@ class _Bars:
             yield lambda done: bars.advance(task, done)
 
 
-def _load(model: str, dtype: str | None, position: str, allow_download: bool) -> ClassifierRM:
-    from transformers.utils import logging
-
+def _load(
+    model: str, dtype: str | None, position: str, allow_download: bool, *, quickcheck: bool = True
+) -> ClassifierRM:
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # our own bars are enough
     from reward_lens.signals import load_signal
 
-    logging.disable_progress_bar()
-    return load_signal(model, dtype=dtype, position=position, allow_download=allow_download)
+    return load_signal(
+        model,
+        dtype=dtype,
+        position=position,
+        allow_download=allow_download,
+        conformance_quickcheck=quickcheck,
+    )
 
 
 def _truncate(value: str) -> str:
@@ -118,20 +125,11 @@ def conform(
     allow_download: Download = False,
 ) -> None:
     """Check that a loaded model behaves as its checkpoint does. Exits 1 if a check fails."""
-    from reward_lens.signals import load_signal, run_conformance
+    from reward_lens.signals import run_conformance
 
     with _plain_errors():
-        from transformers.utils import logging
-
-        logging.disable_progress_bar()
-        signal = load_signal(
-            model,
-            dtype=dtype,
-            position=position,
-            allow_download=allow_download,
-            conformance_quickcheck=False,  # every check runs below
-        )
-        report = run_conformance(signal)
+        # Every check runs on what was loaded, so the quick one is left out.
+        report = run_conformance(_load(model, dtype, position, allow_download, quickcheck=False))
     if json:
         rows = [{"check": c.name, "passed": c.passed, "measured": c.measured,
                  "allowed": c.allowed, "meaning": c.meaning} for c in report.checks]  # fmt: skip

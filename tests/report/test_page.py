@@ -99,6 +99,15 @@ def test_the_page_is_closed_and_small(files):
     assert not list(files.glob("*.part"))
 
 
+def test_few_pairs_are_all_shown_and_unknown_parts_refused():
+    signal = rl.load_signal(asset("demo/model"))
+    pairs = rl.load_pairs(asset("demo/pairs.jsonl"), limit=5)
+    audit = rl.audit(signal, pairs)
+    assert sorted(audit.shown.ids) == sorted(pairs.ids)
+    with pytest.raises(rl.errors.DataError, match="1 of the split's 2 ids are not among the 5"):
+        rl.audit(signal, pairs, parts={"a": [pairs.ids[0], "nope"]})
+
+
 def test_what_users_wrote_is_escaped(files):
     text = (files / "page.html").read_text()
     assert "&lt;model&gt;" in text

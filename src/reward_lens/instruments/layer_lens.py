@@ -111,7 +111,7 @@ def lens(
         data=given.fingerprint,
         readout=chosen,
         position=position,
-        parameters={"readout": readout, "truncate": truncate},
+        parameters={"readout": readout, "truncate": truncate, "batch_tokens": batch_tokens},
         cost=float(len(sides.encoded)),
         uncertainty=tuple(
             cluster_t(f"{r}.first", c["first"][ok], given.lineages[ok])

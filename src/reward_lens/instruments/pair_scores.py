@@ -97,7 +97,7 @@ def preference(
         data=given.fingerprint,
         readout=signal.readout(readout),
         position=position,
-        parameters={"readout": readout, "truncate": truncate},
+        parameters={"readout": readout, "truncate": truncate, "batch_tokens": batch_tokens},
         cost=float(len(items)),
         uncertainty=(*(i for _, i, _ in found), *_length(given, flat, lengths)),
         tables=tables,

@@ -88,7 +88,7 @@ def source_attribution(
         data=given.fingerprint,
         readout=chosen,
         position=position,
-        parameters={"readout": readout, "truncate": truncate},
+        parameters={"readout": readout, "truncate": truncate, "batch_tokens": batch_tokens},
         cost=float(2 * n),
         tables={"writes": _table(writes, np.nansum(values, -1), given.ids, sides.encoded)},
     )

@@ -84,7 +84,7 @@ def token_curves(
         data=given.fingerprint,
         readout=signal.readout(readout),
         position=position,
-        parameters={"readout": readout, "truncate": truncate},
+        parameters={"readout": readout, "truncate": truncate, "batch_tokens": batch_tokens},
         cost=float(2 * n),
         tables={"tokens": pd.concat(frames, ignore_index=True)},
     )

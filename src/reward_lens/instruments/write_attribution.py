@@ -100,7 +100,12 @@ def attribution(
         data=given.fingerprint,
         readout=chosen,
         position=position,
-        parameters={"by": by, "readout": readout, "truncate": truncate},
+        parameters={
+            "by": by,
+            "readout": readout,
+            "truncate": truncate,
+            "batch_tokens": batch_tokens,
+        },
         cost=float(len(sides.encoded)),
         tables={
             "writes": _write_table(found.names, values[2], margins, given.lineages),

@@ -370,8 +370,8 @@ def _pairs(evidence: Mapping[str, Evidence], shown: Pairs, number: Numbers) -> S
         rows.append({"id": pair.id, "subset": pair.subset, "margin": margin, "sides": sides})
     return Section(
         "pairs", "Pairs, token by token",
-        ["The pairs that are most clearly right, most clearly wrong, and closest, of those short "
-         "enough for a page. A prefix score "
+        ["The pairs with the highest, the lowest and the smallest margins, of those short enough "
+         "for a page. A prefix score "
          "is what the model would give the text cut there; it was trained to be read at the end "
          "only."],
         labels=labels(curves), pairs=rows, has_sources=sources is not None,

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 import torch
-import xarray as xr
 from torch import Tensor
 
 from reward_lens.backbone import FINAL, Encoded, Encoder, Site, Trunk, read_rows
-from reward_lens.data import as_items, items_fingerprint
+from reward_lens.data import as_items
 from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence, Subject
 from reward_lens.signals.derivatives import differentiate
-from reward_lens.signals.identity import observation, signal_fingerprint
-from reward_lens.signals.item_tables import item_coords, position_table
+from reward_lens.signals.identity import signal_fingerprint
+from reward_lens.signals.item_tables import position_table
 from reward_lens.signals.linearized import Linearized, linearize
 from reward_lens.signals.protocol import Capability, SignalMeta
 from reward_lens.signals.readouts import Readout
+from reward_lens.signals.scoring import item_evidence, prefix_curves, scores_at
 
 #: Padded tokens of one forward. Small batches suit a CPU; raise it on an accelerator.
 BATCH_TOKENS = 4096
@@ -244,34 +244,19 @@ class ClassifierRM:
         chosen = self.readout(readout)
         read = self.read_index(encoded, position)
         other = [e.last if r == e.native else e.native for e, r in zip(encoded, read, strict=True)]
-        values = np.empty(len(encoded), dtype=np.float32)
-        others = np.empty(len(encoded), dtype=np.float32)
-
-        def rows(batch: Any, tensor: Tensor) -> Tensor:
-            return torch.stack([read_rows(read)(batch, tensor), read_rows(other)(batch, tensor)], 1)
-
-        for batch in self.trunk.batches(encoded, batch_tokens):
-            normed = self.trunk.capture(batch, [Site("final_norm")], rows)[Site("final_norm")]
-            both = chosen.read(normed).cpu().numpy()
-            values[batch.index], others[batch.index] = both[:, 0], both[:, 1]
-            if progress is not None:
-                progress(len(batch.index))
-        tables = position_table(encoded, read, values, others)
-        return observation(
+        found = scores_at(self, encoded, chosen, (read, other), batch_tokens, progress)
+        return item_evidence(
             self,
             "score",
-            value=xr.DataArray(
-                values,
-                dims=("item",),
-                coords=item_coords(self.encoder, given, encoded, read),
-                name="score",
-            ),
-            data=items_fingerprint(given),
+            found[:, 0],
+            given,
+            encoded,
+            read,
             readout=chosen,
             position=position,
-            parameters={"readout": readout, "truncate": truncate},
-            cost=float(len(encoded)),
-            tables=tables,
+            parameters=_asked(readout, truncate, batch_tokens),
+            name="score",
+            tables=position_table(encoded, read, found[:, 0], found[:, 1]),
         )
 
     def score_prefixes(
@@ -305,28 +290,17 @@ class ClassifierRM:
         given = as_items(items)
         encoded = self.encoder.encode(given, truncate)
         chosen = self.readout(readout)
-        curves = np.full((len(encoded), max(len(e.ids) for e in encoded)), np.nan, dtype=np.float32)
-        site = Site("final_norm")
-        sweep = self.sweep(encoded, [site], None, batch_tokens=batch_tokens, progress=progress)
-        for seen in sweep:
-            values = chosen.read(seen.sites[site]).cpu().numpy()
-            for row, item, length in zip(values, seen.index, seen.lengths, strict=True):
-                curves[item, :length] = row[:length]
-        read = self.read_index(encoded)
-        return observation(
+        return item_evidence(
             self,
             "score_prefixes",
-            value=xr.DataArray(
-                curves,
-                dims=("item", "position"),
-                coords=item_coords(self.encoder, given, encoded, read),
-                name="prefix_score",
-            ),
-            data=items_fingerprint(given),
+            prefix_curves(self, encoded, chosen, batch_tokens, progress),
+            given,
+            encoded,
+            self.read_index(encoded),
             readout=chosen,
             position=None,
-            parameters={"readout": readout, "truncate": truncate},
-            cost=float(len(encoded)),
+            parameters=_asked(readout, truncate, batch_tokens),
+            name="prefix_score",
         )
 
     def capture(
@@ -455,3 +429,8 @@ class ClassifierRM:
         if readout.note:
             facts["readout_note"] = readout.note
         return Subject(signal=self.fingerprint, data=data, readout=readout.name, notes=facts)
+
+
+def _asked(readout: str, truncate: str, batch_tokens: int) -> dict[str, Any]:
+    """The parameters of a scoring call, for its record."""
+    return {"readout": readout, "truncate": truncate, "batch_tokens": batch_tokens}

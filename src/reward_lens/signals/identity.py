@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ from reward_lens.evidence import (
 if TYPE_CHECKING:
     from reward_lens.signals.classifier import ClassifierRM
     from reward_lens.signals.readouts import Readout
+
+
+_PACKAGES = ("torch", "transformers", "numpy")
 
 
 def signal_fingerprint(
@@ -53,6 +57,12 @@ def signal_fingerprint(
     return state, fingerprint(digest.hexdigest(), signal.encoder.fingerprint(), convention)
 
 
+@cache
+def _versions() -> dict[str, str]:
+    """Versions of what computes; looked up once, since that reads files."""
+    return {"reward-lens": __version__, **{p: version(p) for p in _PACKAGES}}
+
+
 def provenance(
     signal: ClassifierRM,
     parameters: Mapping[str, Any],
@@ -62,9 +72,8 @@ def provenance(
     parents: tuple[str, ...] = (),
 ) -> Provenance:
     """Under what circumstances something was measured; ``cost`` in forwards of one item."""
-    packages = ("torch", "transformers", "numpy")
     return Provenance(
-        versions={"reward-lens": __version__, **{p: version(p) for p in packages}},
+        versions=_versions(),
         dtype=signal.meta.dtype,
         device=signal.meta.device,
         kernel=signal.meta.kernel,

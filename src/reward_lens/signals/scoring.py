@@ -1,0 +1,103 @@
+"""Scores of encoded items, and the evidence they become."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import xarray as xr
+from torch import Tensor
+
+from reward_lens.backbone import Encoded, Site, read_rows
+from reward_lens.data import Item, items_fingerprint
+from reward_lens.evidence import Evidence
+from reward_lens.signals.identity import observation
+from reward_lens.signals.item_tables import item_coords
+from reward_lens.signals.readouts import Readout
+
+if TYPE_CHECKING:
+    from reward_lens.signals.classifier import ClassifierRM
+
+_NORMED = Site("final_norm")
+
+
+def scores_at(
+    signal: ClassifierRM,
+    encoded: Sequence[Encoded],
+    readout: Readout,
+    reads: Sequence[Sequence[int]],
+    batch_tokens: int,
+    progress: Callable[[int], None] | None,
+) -> npt.NDArray[np.float32]:
+    """Read every item at several tokens in one forward.
+
+    Parameters
+    ----------
+    reads : sequence of sequences of int
+        Each holds one token index per item.
+
+    Returns
+    -------
+    ndarray of float32, [item, len(reads)]
+    """
+    out = np.empty((len(encoded), len(reads)), dtype=np.float32)
+
+    def rows(batch: Any, tensor: Tensor) -> Tensor:
+        return torch.stack([read_rows(read)(batch, tensor) for read in reads], 1)
+
+    for batch in signal.trunk.batches(encoded, batch_tokens):
+        normed = signal.trunk.capture(batch, [_NORMED], rows)[_NORMED]
+        out[batch.index] = readout.read(normed).cpu().numpy()
+        if progress is not None:
+            progress(len(batch.index))
+    return out
+
+
+def prefix_curves(
+    signal: ClassifierRM,
+    encoded: Sequence[Encoded],
+    readout: Readout,
+    batch_tokens: int,
+    progress: Callable[[int], None] | None,
+) -> npt.NDArray[np.float32]:
+    """Read every item at every token: float32 ``[item, position]``, NaN beyond its last token."""
+    curves = np.full((len(encoded), max(len(e.ids) for e in encoded)), np.nan, dtype=np.float32)
+    sweep = signal.sweep(encoded, [_NORMED], None, batch_tokens=batch_tokens, progress=progress)
+    for seen in sweep:
+        values = readout.read(seen.sites[_NORMED]).cpu().numpy()
+        for row, item, length in zip(values, seen.index, seen.lengths, strict=True):
+            curves[item, :length] = row[:length]
+    return curves
+
+
+def item_evidence(
+    signal: ClassifierRM,
+    instrument: str,
+    values: npt.NDArray[np.float32],
+    items: Sequence[Item],
+    encoded: Sequence[Encoded],
+    read: Sequence[int],
+    *,
+    readout: Readout,
+    position: str | None,
+    parameters: Mapping[str, Any],
+    name: str,
+    **more: Any,
+) -> Evidence:
+    """Evidence whose first dimension is ``item``, with the tokens and the read token of each."""
+    dims = ("item", "position")[: values.ndim]
+    coords = item_coords(signal.encoder, items, encoded, read)
+    return observation(
+        signal,
+        instrument,
+        xr.DataArray(values, dims=dims, coords=coords, name=name),
+        data=items_fingerprint(items),
+        readout=readout,
+        position=position,
+        parameters=parameters,
+        cost=float(len(encoded)),
+        **more,
+    )
