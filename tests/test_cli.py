@@ -62,7 +62,7 @@ def test_conform(model):
     result = run("conform", model)
     assert result.exit_code == 0, result.output
     assert "ok     head = native" in result.output
-    report = json.loads(run("conform", model, "--json").output)
+    report = json.loads(run("conform", model, "--json").stdout)
     assert report["passed"]
     assert len(report["checks"]) == 13
 

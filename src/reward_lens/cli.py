@@ -47,6 +47,8 @@ def main(
 ) -> None:
     """Options before the command."""
     _DEBUG.append(debug)
+    # Our own bars are enough; read when the libraries that would draw theirs are imported.
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if version:
         typer.echo(__version__)
         raise typer.Exit
@@ -93,7 +95,6 @@ class _Bars:
 def _load(
     model: str, dtype: str | None, position: str, allow_download: bool, *, quickcheck: bool = True
 ) -> ClassifierRM:
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # our own bars are enough
     from reward_lens.signals import load_signal
 
     return load_signal(

@@ -23,9 +23,9 @@ from reward_lens.report.numbers import Numbers
 @pytest.fixture(scope="module")
 def audit():
     signal = rl.load_signal(asset("demo/model"))
-    pairs = rl.load_pairs(asset("demo/pairs.jsonl"))
+    pairs = rl.load_pairs(asset("demo/pairs.jsonl")).sample(60)
     ids = pairs.ids
-    return rl.audit(signal, pairs.sample(60), sample=40, parts={"a": ids[:90], "b": ids[90:]})
+    return rl.audit(signal, pairs, sample=40, parts={"a": ids[:30], "b": ids[30:]})
 
 
 @pytest.fixture(scope="module")
