@@ -64,7 +64,7 @@ def test_conform(model):
     assert "ok     head = native" in result.output
     report = json.loads(run("conform", model, "--json").stdout)
     assert report["passed"]
-    assert len(report["checks"]) == 13
+    assert len(report["checks"]) == 14
 
 
 def test_conform_exits_1_when_a_check_fails(model, tmp_path):
@@ -206,7 +206,7 @@ def test_bad_input_is_a_line_and_exit_2(bad, tmp_path, case):
         (("-o", "nowhere/s.csv"), "no folder"),
         (("-o", "s.csv", "--truncate", "middle"), "choose one of"),
         (("-o", "s.csv", "--dtype", "int8"), "dtype='int8'"),
-        (("-o", "s.csv", "--position", "first"), "position='first'"),
+        (("-o", "s.csv", "--position", "middle"), "position='middle'"),
         (("-o", "s.csv", "--limit", "0"), "limit=0"),
         (("-o", "s.csv", "--batch-tokens", "0"), "batch_tokens=0"),
     ],

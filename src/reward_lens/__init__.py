@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what a type checker sees of the lazy names below
     from reward_lens.auditing import audit as audit
+    from reward_lens.backbone import AnatomyNames as AnatomyNames
     from reward_lens.data import Item as Item
     from reward_lens.data import Pairs as Pairs
     from reward_lens.data import load_pairs as load_pairs
     from reward_lens.evidence import Evidence as Evidence
     from reward_lens.instruments import attribution as attribution
     from reward_lens.instruments import lens as lens
+    from reward_lens.instruments import objective_geometry as objective_geometry
     from reward_lens.instruments import preference as preference
     from reward_lens.instruments import source_attribution as source_attribution
     from reward_lens.instruments import token_curves as token_curves
@@ -28,6 +30,7 @@ __version__ = "0.1.0"
 
 # Public name -> module that defines it.
 _PUBLIC: dict[str, str] = {
+    "AnatomyNames": "reward_lens.backbone",
     "Evidence": "reward_lens.evidence",
     "Item": "reward_lens.data",
     "Pairs": "reward_lens.data",
@@ -37,6 +40,7 @@ _PUBLIC: dict[str, str] = {
     "lens": "reward_lens.instruments",
     "load_pairs": "reward_lens.data",
     "load_signal": "reward_lens.signals",
+    "objective_geometry": "reward_lens.instruments",
     "preference": "reward_lens.instruments",
     "run_conformance": "reward_lens.signals",
     "source_attribution": "reward_lens.instruments",

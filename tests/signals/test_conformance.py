@@ -11,11 +11,12 @@ from torch import nn
 
 import reward_lens as rl
 from reward_lens.backbone import Encoded, batching, trunk
+from reward_lens.backbone.inputs import Inputs
 
 NAMES = [
     "tokenizer fits", "checkpoint keys", "template round trip", "determinism", "batch = alone",
-    "padding side", "head = native", "read position", "prefix curve", "completeness",
-    "hooked = plain", "finite", "four threads",
+    "padding side", "head = native", "composite = native", "read position",
+    "prefix curve", "completeness", "hooked = plain", "finite", "four threads",
 ]  # fmt: skip
 
 
@@ -53,9 +54,14 @@ def test_a_read_index_shifted_by_one(family, monkeypatch):
     assert "read position" in failed(signal)
 
 
-def test_position_ids_that_are_not_passed():
+def test_position_ids_that_are_not_passed(monkeypatch):
     signal = make_signal("gpt2")  # absolute positions: relative ones do not mind
-    signal.trunk._takes_positions = False
+    honest = Inputs.of_batch
+
+    def of_batch(self, batch):
+        return {k: v for k, v in honest(self, batch).items() if k != "position_ids"}
+
+    monkeypatch.setattr(Inputs, "of_batch", of_batch)
     assert failed(signal) == ["padding side"]
 
 
@@ -63,7 +69,9 @@ def test_position_ids_that_are_not_passed():
 def test_a_randomised_head(family):
     signal = make_signal(family)
     torch.manual_seed(1)
-    change(signal, head=nn.Linear(32, 1, bias=False))
+    head = signal.trunk.anatomy.head
+    step = dataclasses.replace(head.steps[0], module=nn.Linear(32, 1, bias=False))
+    change(signal, head=dataclasses.replace(head, steps=(step,)))
     assert "head = native" in failed(signal)
 
 
@@ -199,7 +207,9 @@ def test_weights_that_overflow():
 def test_the_table_says_what_a_failure_means():
     signal = make_signal("llama")
     torch.manual_seed(1)
-    change(signal, head=nn.Linear(32, 1, bias=False))
+    head = signal.trunk.anatomy.head
+    step = dataclasses.replace(head.steps[0], module=nn.Linear(32, 1, bias=False))
+    change(signal, head=dataclasses.replace(head, steps=(step,)))
     report = rl.run_conformance(signal)
     assert "our score is not the model's own" in str(report)
     with pytest.raises(rl.errors.ConformanceError, match="does not behave as its checkpoint"):

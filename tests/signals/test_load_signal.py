@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -64,12 +66,21 @@ def test_a_missing_head_is_named(tmp_path, family):
         rl.load_signal(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["v_head.weight", "value_head.weight", "reward_head.weight"])
+@pytest.mark.parametrize("name", ["skore.weight", "model.score.weight", "rm_head.weight"])
 def test_a_renamed_head_is_named(tmp_path, name):
     save(tmp_path)
     edit(tmp_path, lambda t: t.update({name: t.pop("score.weight")}))
     with pytest.raises(CheckpointError, match=rf"score.weight\n.*used by nothing: {name}"):
         rl.load_signal(tmp_path)
+
+
+def test_device_and_device_map_exclude_each_other(tmp_path):
+    save(tmp_path)
+    with pytest.raises(LoadError, match="device and device_map were both given"):
+        rl.load_signal(tmp_path, device="cpu", device_map="auto")
+    signal = rl.load_signal(tmp_path, device_map={"": "cpu"})
+    direct = rl.load_signal(tmp_path, device="cpu")
+    np.testing.assert_array_equal(signal.score(ITEMS).value, direct.score(ITEMS).value)
 
 
 def test_a_head_of_another_shape_is_refused(tmp_path):
@@ -143,6 +154,84 @@ def test_a_hub_id_is_not_downloaded_unasked():
         DownloadRefused, match=r"(?s)owner/model.*size unknown.*allow_download=True"
     ):
         rl.load_signal("owner/model")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """A hub cache with one model in it; returns the folder of its snapshot."""
+    from huggingface_hub import constants
+
+    home = tmp_path / "cache" / "models--owner--model"
+    commit = "0" * 40
+    (home / "refs").mkdir(parents=True)
+    (home / "refs" / "main").write_text(commit)
+    snapshot = home / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    save(snapshot)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    return snapshot
+
+
+def test_a_cached_hub_id_loads_without_the_hub(cache):
+    signal = rl.load_signal("owner/model")
+    assert signal.meta.source == "owner/model"
+    expected = rl.load_signal(cache).score(ITEMS).value
+    np.testing.assert_array_equal(signal.score(ITEMS).value, expected)
+    assert rl.load_signal("owner/model", revision="0" * 40).meta.quickcheck == "passed"
+    with pytest.raises(DownloadRefused, match="neither a folder here nor in the local cache"):
+        rl.load_signal("owner/model", revision="v2")
+
+
+def test_a_hub_id_that_is_cached_in_part_is_not_completed_unasked(cache):
+    (cache / "model.safetensors").unlink()
+    with pytest.raises(DownloadRefused, match="only in part in the local cache"):
+        rl.load_signal("owner/model")
+
+
+class _Hub:
+    """Stands for the hub: knows a size, and puts a model where a download would."""
+
+    asked: ClassVar[list] = []
+
+    def __init__(self, token=None):
+        self.token = token
+
+    def model_info(self, name, **options):
+        self.asked.append((self.token, name, options["revision"]))
+        files = [("model-1.safetensors", 2_500_000_000), ("model-2.safetensors", 700_000_000),
+                 ("README.md", 4_000_000_000), ("pytorch_model.bin", 9_000_000_000)]  # fmt: skip
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=f, size=s) for f, s in files])
+
+
+def test_the_size_is_said_before_the_gate_and_before_a_download(tmp_path, monkeypatch, capsys):
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    calls = []
+
+    def snapshot(name, *, revision, token, allow_patterns, local_files_only):
+        if local_files_only:
+            raise LocalEntryNotFoundError("not here")
+        calls.append((name, revision, token, allow_patterns))
+        assert "downloading owner/big (3.2 GB)" in capsys.readouterr().err
+        save(tmp_path / "fetched")
+        return str(tmp_path / "fetched")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    monkeypatch.setattr(huggingface_hub, "HfApi", _Hub)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(
+        DownloadRefused, match=r"owner/big is neither .*\(3.2 GB\).*allow_download="
+    ):
+        rl.load_signal("owner/big", revision="v1", token="secret")
+    assert calls == []
+    assert _Hub.asked[-1] == ("secret", "owner/big", "v1")
+    signal = rl.load_signal("owner/big", revision="v1", token="secret", allow_download=True)
+    assert signal.meta.source == "owner/big"
+    ((name, revision, token, patterns),) = calls
+    assert (name, revision, token) == ("owner/big", "v1", "secret")
+    assert "*.safetensors" in patterns
+    assert not {"*.bin", "*.py", "*"} & set(patterns)
 
 
 def test_a_missing_tokenizer_is_refused(tmp_path):

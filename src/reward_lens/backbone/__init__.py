@@ -5,25 +5,51 @@ and differentiated by hooks on the model's own forward.
 """
 
 from reward_lens.backbone.anatomy import Anatomy, Granularity
+from reward_lens.backbone.batch_effect import batch_limit
 from reward_lens.backbone.batching import Batch
+from reward_lens.backbone.explanation import Explanation
+from reward_lens.backbone.head_map import HeadMap
+from reward_lens.backbone.heads import head_shares
+from reward_lens.backbone.naming import AnatomyNames, registered_names
 from reward_lens.backbone.norms import FrozenNorm
 from reward_lens.backbone.sites import ALL, FINAL, Position, Site
-from reward_lens.backbone.tokenise import TRUNCATE, Alignment, Encoded, Encoder
-from reward_lens.backbone.trunk import Trunk, read_rows
+from reward_lens.backbone.sources import attention_sources
+from reward_lens.backbone.stream import FrozenStream, freeze_stream, stream_sites, write_sites
+from reward_lens.backbone.tokenise import (
+    MEAN,
+    TRUNCATE,
+    Alignment,
+    Encoded,
+    Encoder,
+)
+from reward_lens.backbone.trunk import Trunk, masked_mean, read_rows
 
 __all__ = [
     "ALL",
     "FINAL",
+    "MEAN",
     "TRUNCATE",
     "Alignment",
     "Anatomy",
+    "AnatomyNames",
     "Batch",
     "Encoded",
     "Encoder",
+    "Explanation",
     "FrozenNorm",
+    "FrozenStream",
     "Granularity",
+    "HeadMap",
     "Position",
     "Site",
     "Trunk",
+    "attention_sources",
+    "batch_limit",
+    "freeze_stream",
+    "head_shares",
+    "masked_mean",
     "read_rows",
+    "registered_names",
+    "stream_sites",
+    "write_sites",
 ]

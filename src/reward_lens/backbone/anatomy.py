@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from torch import nn
+from torch import Tensor, nn
 
+from reward_lens.backbone.head_map import HeadMap
 from reward_lens.backbone.norms import Norm
 from reward_lens.backbone.sites import Site
 from reward_lens.backbone.taps import Tap
@@ -53,7 +54,9 @@ class Write:
     Attributes
     ----------
     tap : Tap
-        Where the added tensor is seen.
+        Where the module output that is added is seen.
+    scale : Tensor, optional
+        float64 ``[]`` or ``[width]``: what the output is multiplied by before it is added.
     norm, norm_input : Norm and Tap, optional
         The post-norm whose output the write is, and where its input is seen.
     heads : Heads, optional
@@ -61,9 +64,35 @@ class Write:
     """
 
     tap: Tap
+    scale: Tensor | None = None
     norm: Norm | None = None
     norm_input: Tap | None = None
     heads: Heads | None = None
+
+
+@dataclass(frozen=True)
+class Sum:
+    """A step of a block: writes are added to the stream, itself scaled by ``carry`` if given.
+
+    Attributes
+    ----------
+    writes : tuple of str
+        Kinds of the sites that are added: ``"attn_out"``, ``"mlp_out"``.
+    carry : Tensor, optional
+        float64 ``[]`` or ``[width]``.
+    """
+
+    writes: tuple[str, ...]
+    carry: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class StreamNorm:
+    """A step of a block: the stream itself passes through a norm."""
+
+    norm: Norm
+    entered: Tap
+    left: Tap
 
 
 @dataclass(frozen=True)
@@ -72,17 +101,33 @@ class Block:
 
     Attributes
     ----------
+    enter, leave : Tap
+    steps : tuple of Sum and StreamNorm
+        What happens to the stream from ``enter`` to ``leave``; empty where it did not verify.
     attn, mlp : Write, optional
-        The writes that verified, by role: the one that mixes positions, and the one that does not.
+        The writes, by role: the one that mixes positions, and the one that does not.
     sequential : bool
-        Whether the MLP reads the stream after attention has written (then ``resid_mid`` exists).
+        Whether the MLP reads the stream after attention has written.
     """
 
     enter: Tap
     leave: Tap
+    steps: tuple[Sum | StreamNorm, ...] = ()
     attn: Write | None = None
     mlp: Write | None = None
     sequential: bool = False
+
+    @property
+    def norms(self) -> list[StreamNorm]:
+        """The norms that the stream itself passes through, in order."""
+        return [s for s in self.steps if isinstance(s, StreamNorm)]
+
+    @property
+    def scaled(self) -> bool:
+        """Whether the stream, or what is added to it, is scaled on the way."""
+        scales = [w.scale for w in (self.attn, self.mlp) if w is not None]
+        carries = [s.carry for s in self.steps if isinstance(s, Sum)]
+        return any(c is not None for c in (*scales, *carries))
 
 
 @dataclass(frozen=True)
@@ -92,14 +137,15 @@ class Anatomy:
     Attributes
     ----------
     blocks : tuple of Block
+        Empty where no chain of blocks was found: then the trunk can be scored, not looked into.
     final_norm : Norm, optional
         ``None`` where the head reads the last block directly.
     normed : Tap
-        The final norm's output, or the last block's.
+        The final norm's output, or the last block's (or the trunk's).
     width : int
         Width of the residual stream.
-    head : nn.Module
-        The scoring head as the model holds it.
+    head : HeadMap
+        What is done to the normed state until it is logits.
     causal : bool
         Whether the value at a token is independent of later tokens.
     missing : dict
@@ -110,18 +156,26 @@ class Anatomy:
     final_norm: Norm | None
     normed: Tap
     width: int
-    head: nn.Module
+    head: HeadMap
     causal: bool
     missing: dict[str, str] = field(default_factory=dict)
 
     @property
     def granularity(self) -> Granularity:
         """The finest granularity that verified in every block."""
-        if not all(b.attn and b.mlp for b in self.blocks):
+        if not self.blocks:
+            return Granularity.NONE
+        if not self.adds_up:
             return Granularity.LAYER
-        if all(b.attn and b.attn.heads for b in self.blocks):
+        if all(b.attn is not None and b.attn.heads for b in self.blocks):
             return Granularity.HEAD
         return Granularity.SUBLAYER
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether every block's writes verified, and nothing changes the stream between blocks."""
+        whole = not any(key.endswith(".link") for key in self.missing)
+        return whole and bool(self.blocks) and all(b.steps for b in self.blocks)
 
     def block(self, site: Site) -> Block:
         """Return the block of a site.

@@ -1,40 +1,39 @@
 """Finding a trunk's anatomy from one traced forward, and verifying it block by block.
 
 Blocks are a chain of calls whose output is, bit for bit, the next call's input. The final norm is
-the call after them that computes one; the head is the linear map that puts the logits out. Each
-kind of block is searched once (:mod:`.block_search`); the plan is then verified on every block with
-its real weights, one at a time in float32.
+the call after them that computes one; the head is followed by value to the logits
+(:mod:`.head_search`). Each kind of block is searched once (:mod:`.block_search`); the plan is then
+verified on every block with its real weights (:mod:`.block_check`).
 """
 
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reward_lens.backbone.anatomy import Anatomy, Block, Heads, Write
-from reward_lens.backbone.block_search import (
-    TOLERANCE,
-    BlockPlan,
-    HeadsPlan,
-    Specimen,
-    WritePlan,
-    is_affine,
-    plan_block,
-    relative_excess,
-)
+from reward_lens.backbone.anatomy import Anatomy, Block
+from reward_lens.backbone.block_check import checked_block
+from reward_lens.backbone.block_search import BlockPlan, plan_block
+from reward_lens.backbone.head_search import find_head
+from reward_lens.backbone.inputs import no_cache
+from reward_lens.backbone.naming import USUAL_WRITES, AnatomyNames
 from reward_lens.backbone.norms import Norm, probe_norm
-from reward_lens.backbone.taps import Tap
+from reward_lens.backbone.specimen import Specimen
+from reward_lens.backbone.taps import Tap, attach
 from reward_lens.backbone.tracing import Call, Path, pick, tensors_in, trace
 from reward_lens.errors import AnatomyError
 
 _PROBE_LENGTH = 9
 
 
-def find_anatomy(model: nn.Module, config: Any, device: torch.device) -> Anatomy:
+def find_anatomy(
+    model: Any, config: Any, device: torch.device, names: AnatomyNames | None = None
+) -> Anatomy:
     """Find and verify the anatomy of a sequence classifier.
 
     Parameters
@@ -45,6 +44,8 @@ def find_anatomy(model: nn.Module, config: Any, device: torch.device) -> Anatomy
         Its configuration; read for the vocabulary size, the pad id and the head count only.
     device : torch.device
         Where the ids go.
+    names : AnatomyNames, optional
+        What a user says about it.
 
     Returns
     -------
@@ -53,25 +54,41 @@ def find_anatomy(model: nn.Module, config: Any, device: torch.device) -> Anatomy
     Raises
     ------
     AnatomyError
-        If no chain of blocks, or no linear head that reads it, is found.
+        If no way from the trunk's output to the logits is found, or a name names nothing.
     """
+    names = names or AnatomyNames()
     ids = probe_ids(config, device)
-    calls = trace(model, input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False)
-    chain, enter, leave = find_blocks(calls)
-    x = pick(_given(chain[0]), enter)
-    expected = getattr(config, "num_attention_heads", None)
-    state = pick(chain[-1].output, leave)
-    norm, norm_call = _final_norm(calls, chain[-1], state, x.shape[-1])
-    normed = (
-        Tap(norm_call.module, norm_call.nth, ("out",))
-        if norm_call is not None
-        else Tap(chain[-1].module, chain[-1].nth, ("out", *leave))
-    )
-    head = _head(calls, norm_call.output if norm_call is not None else state)
+    mask = torch.ones_like(ids)
+    given = {"attention_mask": mask, **no_cache(model, ids)}
+    calls = trace(model, input_ids=ids, **given)
     missing: dict[str, str] = {}
-    blocks = _blocks(chain, enter, leave, expected, missing)
-    causal = _is_causal(model, ids, normed)
-    return Anatomy(blocks, norm, normed, x.shape[-1], head, causal, missing)
+    found = find_blocks(calls, names.blocks)
+    if found is None:
+        missing["layer"] = (
+            "no chain of residual blocks was found: no list of modules passes a stream of one "
+            "shape from each member to the next"
+        )
+        end = next(c for c in calls if c.module is model.base_model)
+        path, state = next((p, t) for p, t in tensors_in(end.output) if t.dim() == 3)
+        blocks: tuple[Block, ...] = ()
+    else:
+        chain, enter, path = found
+        end, state = chain[-1], pick(chain[-1].output, path)
+        missing.update(_broken(chain, enter, path))
+        expected = getattr(config, "num_attention_heads", None)
+        blocks = _blocks(calls, found, expected, names, missing)
+    norm, norm_call = _final_norm(calls, end, state, names.final_norm)
+    if norm_call is not None:
+        end, path, state = norm_call, (), norm_call.output
+    normed = Tap(end.module, end.nth, ("out", *path))
+    head = find_head(calls, state, end.order)
+    if head is None:
+        raise AnatomyError(
+            "no way from the trunk's last state to the logits was found: the head is no chain of "
+            "modules that ends in a linear map, or it reads more than one token and their mean"
+        )
+    causal = _is_causal(model, ids, given, normed)
+    return Anatomy(blocks, norm, normed, state.shape[-1], head, causal, missing)
 
 
 def probe_ids(config: Any, device: torch.device) -> Tensor:
@@ -81,50 +98,54 @@ def probe_ids(config: Any, device: torch.device) -> Tensor:
     return torch.tensor(kept[:_PROBE_LENGTH], device=device)[None]
 
 
-def find_blocks(calls: list[Call]) -> tuple[list[Call], Path, Path]:
+def find_blocks(
+    calls: list[Call], named: str | None = None
+) -> tuple[list[Call], Path, Path] | None:
     """Return the chain of block calls, where the stream enters each, and where it leaves.
 
     Of all module lists, the one with the most links wins, where a link is an output tensor that is
-    the next member's input bit for bit; among equals, the first.
+    the next member's input bit for bit; among equals, the first. At least half of a chain's
+    neighbours must be linked.
 
     Raises
     ------
     AnatomyError
-        If there is none.
+        If ``named`` names no module list of the model, or one that is no chain.
     """
     root = calls[0].module
+    lists = {n: m for n, m in root.named_modules() if isinstance(m, nn.ModuleList)}
+    if named is not None:
+        if named not in lists:
+            raise AnatomyError(f"blocks={named!r} names no module list; there are {list(lists)}")
+        lists = {named: lists[named]}
     best: tuple[int, list[Call], Path, Path] | None = None
-    for container in (m for m in root.modules() if isinstance(m, nn.ModuleList)):
+    for container in lists.values():
         members = {id(m) for m in container}
         chain = [c for c in calls if id(c.module) in members]
-        if not chain:
-            continue
-        links = _links(chain)
-        if links is None:
-            continue
-        count, enter, leave = links
-        if best is None or count > best[0]:
-            best = (count, chain, enter, leave)
-    if best is None:
-        raise AnatomyError(
-            "no chain of residual blocks was found: no list of modules passes a stream of one "
-            "shape from each member to the next. This trunk can be scored, not looked into."
-        )
-    return best[1], best[2], best[3]
+        links = _links(chain) if chain else None
+        if links is not None and (best is None or links[0] > best[0]):
+            best = (links[0], chain, links[1], links[2])
+    if best is None and named is not None:
+        raise AnatomyError(f"blocks={named!r}: its members do not pass a stream on to each other")
+    return None if best is None else best[1:]
 
 
 def _links(chain: list[Call]) -> tuple[int, Path, Path] | None:
-    """Count links of a chain that share one pair of paths; all of them must be links."""
+    """The pair of paths that links most neighbours of a chain, with the number of its members."""
     if len(chain) == 1:
         return _single(chain[0])
-    for leave, out in tensors_in(chain[0].output):
-        for enter, given in chain[1].inputs():
-            if given.shape != out.shape or out.dim() != 3 or not torch.equal(given, out):
-                continue
-            pairs = itertools.pairwise(chain)
-            if all(_linked(a, b, enter, leave) for a, b in pairs):
-                return len(chain), enter, leave
-    return None
+    best: tuple[int, Path, Path] | None = None
+    for first, second in itertools.pairwise(chain):
+        for leave, out in tensors_in(first.output):
+            for enter, given in second.inputs():
+                if given.shape != out.shape or out.dim() != 3 or not torch.equal(given, out):
+                    continue
+                n = sum(_linked(a, b, enter, leave) for a, b in itertools.pairwise(chain))
+                if 2 * n >= len(chain) - 1 and (best is None or n + 1 > best[0]):
+                    best = (n + 1, enter, leave)
+        if best is not None and best[0] == len(chain):
+            break
+    return best
 
 
 def _single(call: Call) -> tuple[int, Path, Path] | None:
@@ -142,22 +163,39 @@ def _linked(a: Call, b: Call, enter: Path, leave: Path) -> bool:
         return False
 
 
+def _broken(chain: list[Call], enter: Path, leave: Path) -> dict[str, str]:
+    """Where something that is no block changes the stream between two blocks."""
+    why = "something that is no block changes the stream before this one, so writes do not add up"
+    pairs = enumerate(itertools.pairwise(chain))
+    return {f"L{i + 1}.link": why for i, (a, b) in pairs if not _linked(a, b, enter, leave)}
+
+
 def _given(call: Call) -> dict[str, Any]:
     return {"args": call.args, "kwargs": call.kwargs}
 
 
 def _final_norm(
-    calls: list[Call], last: Call, state: Tensor, width: int
+    calls: list[Call], last: Call, state: Tensor, named: str | None
 ) -> tuple[Norm | None, Call | None]:
-    """The first call after the blocks that takes the last state and computes a norm."""
+    """The first call after the blocks that takes the last state and computes a norm.
+
+    Raises
+    ------
+    AnatomyError
+        If ``named`` names no such call.
+    """
     inside = _descendants(calls, last)
     for call in calls[last.order + 1 :]:
         if call.order in inside or not isinstance(call.output, Tensor):
             continue
+        if named is not None and call.name != named:
+            continue
         if any(t.shape == state.shape and torch.equal(t, state) for _, t in call.inputs()):
-            norm = probe_norm(call.module, width, state.device)
+            norm = probe_norm(call.module, state.shape[-1], state.device)
             if norm is not None:
                 return norm, call
+    if named is not None:
+        raise AnatomyError(f"final_norm={named!r} is no norm of the last block's output")
     return None, None
 
 
@@ -169,61 +207,39 @@ def _descendants(calls: list[Call], top: Call) -> set[int]:
     return inside
 
 
-def _head(calls: list[Call], read: Tensor) -> nn.Module:
-    """The linear map whose input is the trunk's output and whose output becomes the logits."""
-    logits = calls[0].output["logits"]
-    for call in reversed(calls[1:]):
-        inputs = [t for _, t in call.inputs()]
-        if len(inputs) != 1 or not isinstance(call.output, Tensor):
-            continue
-        if call.output.shape[-1] != logits.shape[-1] or inputs[0].shape[-1] != read.shape[-1]:
-            continue
-        rows = call.output.reshape(-1, logits.shape[-1])
-        if not (rows == logits.reshape(-1, logits.shape[-1])[0]).all(-1).any():
-            continue
-        x = inputs[0].float()
-        if torch.equal(inputs[0], read) and hasattr(call.module, "weight"):
-            if call.module.weight.dtype == torch.float32 and not is_affine(call.module, x):
-                continue
-            return call.module
-    raise AnatomyError(
-        "no linear head that reads the trunk's last state was found; models whose head is not "
-        "linear are not supported by this version"
-    )
-
-
 def _blocks(
-    chain: list[Call],
-    enter: Path,
-    leave: Path,
+    calls: list[Call],
+    found: tuple[list[Call], Path, Path],
     expected: int | None,
+    names: AnatomyNames,
     missing: dict[str, str],
 ) -> tuple[Block, ...]:
     """Plan each kind of block once and verify the plan on every block."""
     plans: dict[tuple[Any, ...], BlockPlan] = {}
     blocks = []
+    chain, enter, leave = found
     for layer, call in enumerate(chain):
+        earlier = partial(_times_called, calls[: call.order])
         kind = _kind(call.module)
         if kind not in plans:
-            plans[kind] = plan_block(Specimen(call, enter, leave, shift=True), expected)
-        plan = plans[kind]
-        specimen = Specimen(call, enter, leave, shift=False)
-        writes = {w.mixes: w for w in plan.writes}
-        reasons = dict(plan.missing)
-        if plan.writes:
-            reasons.update(_verify(specimen, plan))
+            plans[kind] = _plan(Specimen(call, enter, leave, shift=True), expected, names)
+        block, reasons = checked_block(call, enter, leave, plans[kind], earlier)
         missing.update({f"L{layer}.{name}": why for name, why in reasons.items()})
-        ok = bool(plan.writes) and "sublayer" not in reasons
-        blocks.append(
-            Block(
-                enter=Tap(call.module, call.nth, enter),
-                leave=Tap(call.module, call.nth, ("out", *leave)),
-                attn=_write(call, writes[True], "head" not in reasons) if ok else None,
-                mlp=_write(call, writes[False], False) if ok else None,
-                sequential=ok and plan.sequential,
-            )
-        )
+        blocks.append(block)
     return tuple(blocks)
+
+
+def _times_called(calls: list[Call], module: nn.Module) -> int:
+    return sum(c.module is module for c in calls)
+
+
+def _plan(specimen: Specimen, expected: int | None, names: AnatomyNames) -> BlockPlan:
+    """By structure; where that finds nothing, among modules with the usual names."""
+    plan = plan_block(specimen, expected, names.writes)
+    if plan.program or names.writes is not None:
+        return plan
+    tried = (plan_block(specimen, expected, usual) for usual in USUAL_WRITES)
+    return next((p for p in tried if p.program), plan)
 
 
 def _kind(block: nn.Module) -> tuple[Any, ...]:
@@ -233,69 +249,13 @@ def _kind(block: nn.Module) -> tuple[Any, ...]:
     return modules, shapes
 
 
-def _verify(specimen: Specimen, plan: BlockPlan) -> dict[str, str]:
-    """Check a plan on one block's real weights; return what failed and why."""
-    reasons: dict[str, str] = {}
-    values = specimen.rerun([w.spot for w in plan.writes])
-    error = relative_excess(
-        specimen.x, specimen.output(), [v.reshape(specimen.x.shape) for v in values]
-    )
-    if error > TOLERANCE:
-        reasons["sublayer"] = f"the writes miss what the block adds by {error:.1e} of its size"
-    for write in plan.writes:
-        if write.heads is not None:
-            gap = _head_gap(specimen, write, write.heads)
-            if gap > TOLERANCE:
-                reasons["head"] = f"head writes miss the attention write by {gap:.1e} of its size"
-    return reasons
-
-
-def _head_gap(specimen: Specimen, write: WritePlan, heads: HeadsPlan) -> float:
-    """Relative gap between the attention write and the sum over heads of the linear map."""
-    spot = write.norm_input or write.spot
-    z, out = specimen.rerun([heads.mixed, spot])
-    linear = specimen.block.get_submodule(heads.linear)
-    z = z.reshape(-1, z.shape[-1])
-    with torch.no_grad():
-        constant = linear(torch.zeros_like(z[:1]))
-        parts = [constant.expand(len(z), -1)]
-        for h in range(heads.n):
-            only = torch.zeros_like(z)
-            only[:, h * heads.width : (h + 1) * heads.width] = z[
-                :, h * heads.width : (h + 1) * heads.width
-            ]
-            parts.append(linear(only) - constant)
-    out = out.reshape(len(z), -1)
-    return relative_excess(torch.zeros_like(out), out, parts)
-
-
-def _write(call: Call, plan: WritePlan, with_heads: bool) -> Write:
-    block: nn.Module = call.module
-    heads = None
-    if with_heads and plan.heads is not None:
-        h = plan.heads
-        heads = Heads(h.mixed.on(block), block.get_submodule(h.linear), h.n, h.width)
-    norm = None
-    if plan.norm is not None:
-        module = block.get_submodule(plan.norm)
-        width = next(iter(module.parameters())).shape[-1]
-        norm = probe_norm(module, width, next(module.parameters()).device)
-    return Write(
-        tap=plan.spot.on(block),
-        norm=norm,
-        norm_input=plan.norm_input.on(block) if plan.norm_input is not None else None,
-        heads=heads,
-    )
-
-
-def _is_causal(model: nn.Module, ids: Tensor, normed: Tap) -> bool:
+def _is_causal(model: nn.Module, ids: Tensor, given: dict[str, Any], normed: Tap) -> bool:
     """Whether changing the last token leaves every earlier state exactly as it was."""
-    from reward_lens.backbone.taps import attach
 
     def states(row: Tensor) -> Tensor:
         seen: list[Tensor] = []
         with attach({normed: seen.append}), torch.no_grad():
-            model(input_ids=row, attention_mask=torch.ones_like(row), use_cache=False)
+            model(input_ids=row, **given)
         return seen[0]
 
     other = ids.clone()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ class Batch:
     offset : Tensor of int64, [batch]
         Column of each row's first token (0 when padded on the right).
     lengths : Tensor of int64, [batch]
+    types : Tensor of int64, [batch, length], optional
+        Token types, where a tokenizer of text pairs gives them.
     """
 
     index: np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -33,6 +35,7 @@ class Batch:
     positions: Tensor
     offset: Tensor
     lengths: Tensor
+    types: Tensor | None = None
 
 
 def collate(
@@ -63,22 +66,35 @@ def collate(
         mask[k, start : start + len(row)] = 1
     positions = (mask.cumsum(-1) - 1).clamp_min(0)
     where = np.asarray(index, dtype=np.int64)
-    tensors = (t.to(device) for t in (ids, mask, positions, offset, lengths))
-    return Batch(where, *tensors)
+    laid = tuple(t.to(device) for t in (ids, mask, positions, offset, lengths))
+    batch = Batch(where, *laid)
+    kinds = [encoded[i].types for i in index]
+    if all(t is None for t in kinds):
+        return batch
+    types = torch.zeros_like(ids)
+    for k, kind in enumerate(kinds):
+        if kind is not None:
+            start = int(offset[k])
+            types[k, start : start + len(kind)] = torch.from_numpy(kind)
+    return replace(batch, types=types.to(device))
 
 
-def plan_batches(encoded: Sequence[Encoded], batch_tokens: int) -> Iterator[list[int]]:
+def plan_batches(
+    encoded: Sequence[Encoded], batch_tokens: int, alone_beyond: int | None = None
+) -> Iterator[list[int]]:
     """Group items by length so that no batch exceeds ``batch_tokens`` padded tokens.
 
-    An item longer than the budget is a batch of its own. Longest first, so that running out of
-    memory shows at once.
+    An item longer than the budget, or than ``alone_beyond``, is a batch of its own. Longest first,
+    so that running out of memory shows at once.
     """
     if batch_tokens < 1:
         raise RewardLensError(f"batch_tokens={batch_tokens}: a batch holds at least one token")
     order = sorted(range(len(encoded)), key=lambda i: (-len(encoded[i].ids), i))
     batch: list[int] = []
     for i in order:
-        if batch and (len(batch) + 1) * len(encoded[batch[0]].ids) > batch_tokens:
+        longest = len(encoded[batch[0]].ids) if batch else 0
+        alone = alone_beyond is not None and longest > alone_beyond
+        if batch and (alone or (len(batch) + 1) * longest > batch_tokens):
             yield batch
             batch = []
         batch.append(i)

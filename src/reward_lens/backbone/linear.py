@@ -48,3 +48,14 @@ def linear_map(module: nn.Module, width: int, device: torch.device) -> tuple[Ten
 
 def _is_float32(module: nn.Module) -> bool:
     return all(p.dtype == torch.float32 for p in module.parameters() if p.is_floating_point())
+
+
+@torch.no_grad()
+def is_affine(module: nn.Module, x: Tensor) -> bool:
+    """Whether ``f(x + y) - f(x) == f(y) - f(0)`` on two unrelated inputs, judged in float32."""
+    f = module if _is_float32(module) else copy.deepcopy(module).float()
+    x = x.float()
+    generator = torch.Generator().manual_seed(2)
+    y = torch.randn(x.shape, generator=generator).to(x) * x.std()
+    left, right = f(x + y) - f(x), f(y) - f(torch.zeros_like(x))
+    return bool((left - right).abs().max() <= 1e-4 * right.abs().max())

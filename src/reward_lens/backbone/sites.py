@@ -23,6 +23,12 @@ SITE_KINDS: dict[str, str] = {
     "resid_mid": "the stream between attention and MLP (sequential blocks only)",
     "mlp_out": "what the MLP sublayer adds to the stream",
     "resid_post": "the residual stream leaving the block",
+    **{
+        f"norm{k}_{side}": f"the stream {what} the block's own norm of the stream, number {k} "
+        "(post-norm blocks only)"
+        for k in range(1, 5)
+        for side, what in (("in", "entering"), ("out", "leaving"))
+    },
 }
 _OUTER = ("embed", "final_norm")
 _PATTERN = re.compile(r"L(\d+)\.(\w+)")

@@ -89,7 +89,26 @@ def _run(
     changed = False
     for tap, handler in taps:
         if tap.nth == nth and (tap.path[0] != "out") == inputs:
-            new = handler(pick(given, tap.path))
-            if new is not None:
-                given, changed = put(given, tap.path, new), True
+            seen = pick(given, tap.path)
+            new = handler(seen)
+            if new is not None:  # in the dtype and on the device of what it replaces
+                given, changed = put(given, tap.path, new.to(seen)), True
     return given if changed else None
+
+
+def merge(*handlers: Mapping[Tap, Handler]) -> dict[Tap, Handler]:
+    """Join handlers; two on one tap run one after the other."""
+    merged: dict[Tap, Handler] = {}
+    for group in handlers:
+        for tap, handler in group.items():
+            merged[tap] = _then(merged[tap], handler) if tap in merged else handler
+    return merged
+
+
+def _then(first: Handler, second: Handler) -> Handler:
+    def both(tensor: Tensor) -> Tensor | None:
+        new = first(tensor)
+        later = second(tensor if new is None else new)
+        return new if later is None else later
+
+    return both

@@ -7,70 +7,26 @@ from a padded batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from reward_lens.data import Item, Message
+from reward_lens.backbone.alignment import Alignment, Span, decode, find_spans, follow
+from reward_lens.backbone.explanation import Explanation
+from reward_lens.backbone.limits import longest_input
+from reward_lens.backbone.reading import MEAN, RIGHTMOST_NON_PAD, RULES, Encoded, read_index
+from reward_lens.backbone.rendering import PLAIN_TEMPLATE, Rendered, Renderer
+from reward_lens.backbone.rows import Row
+from reward_lens.backbone.special_tokens import check_rules, find_frame
+from reward_lens.data import Item
 from reward_lens.errors import TokenizeError
 from reward_lens.evidence import fingerprint
 
-PLAIN_TEMPLATE = "User: {prompt}\nAssistant: {response}"
+__all__ = ["MEAN", "PLAIN_TEMPLATE", "TRUNCATE", "Alignment", "Encoded", "Encoder", "read_index"]
+
 TRUNCATE = ("error", "left", "right")
-_UNBOUNDED = 10**9  # tokenizers state "no limit" as a number near 1e30
-
-
-@dataclass(frozen=True, eq=False)
-class Encoded:
-    """One item as ids.
-
-    Attributes
-    ----------
-    ids : ndarray of int64, [n_tokens]
-    native : int
-        The index that transformers reads: the rightmost id that is not the pad id, or the last
-        where the checkpoint names no pad.
-    cut : int
-        How many tokens truncation removed.
-    """
-
-    ids: npt.NDArray[np.int64]
-    native: int
-    cut: int = 0
-
-    @property
-    def last(self) -> int:
-        """Index of the last token, whatever it is."""
-        return len(self.ids) - 1
-
-    def read(self, position: str) -> int:
-        """The index read under ``position``: ``"native"`` or ``"last"``."""
-        return self.native if position == "native" else self.last
-
-
-@dataclass(frozen=True)
-class Alignment:
-    """An item's text and where each token lies in it.
-
-    Attributes
-    ----------
-    text : str
-        What was tokenised; for an item given as ids, what they decode to.
-    tokens : tuple of str
-        The text of each token, for display.
-    spans : tuple of (int, int), or None
-        Half-open character spans in ``text``, verified by decoding; ``None`` where they could not
-        be verified.
-    response : (int, int), or None
-        Half-open token span of the response, where it was found.
-    """
-
-    text: str
-    tokens: tuple[str, ...]
-    spans: tuple[tuple[int, int], ...] | None
-    response: tuple[int, int] | None
+_AS_RENDERED = "as rendered"
+_GIVEN = "given as ids"
 
 
 class Encoder:
@@ -81,69 +37,104 @@ class Encoder:
     tokenizer : transformers.PreTrainedTokenizerBase
     config : transformers.PreTrainedConfig
         The trunk's (text) configuration: pad id, vocabulary size, longest input.
+    rule : str
+        The checkpoint's read rule; see :func:`~reward_lens.backbone.reading.read_index`.
+    template : str, optional
+        How a conversation is written: by default with the tokenizer's chat template, and plainly
+        where it has none. ``"plain"``, ``"chat"``, ``"pair"`` (question and answer as two texts), a
+        Jinja chat template, or a text with ``{prompt}`` and ``{response}``.
+    bos : {"keep", "none", "add"}, optional
+        By default exactly one BOS where the tokenizer's own convention has one. ``"keep"`` leaves
+        what template and tokenizer gave, ``"none"`` removes it, ``"add"`` makes it exactly one.
+        Where a tokenizer has no BOS token its CLS counts.
+    eos : {"append", "overwrite"}, optional
+        By default nothing is added. ``"append"`` ends an item with EOS unless it does already.
+        ``"overwrite"`` is OpenRLHF's: line ends are stripped, a space and the EOS text are added
+        where EOS is missing, and the last id is then set to EOS. Both survive truncation.
+    pair_default : bool
+        Whether a tokenizer without a chat template that separates two texts is given pairs.
+    model : torch.nn.Module, optional
+        Looked through for positions that are kept for padding, which make ``max_length`` smaller.
 
     Attributes
     ----------
     template : str
-        ``"chat template"``, or the plain text form used because there is none.
+        ``"chat template"``, ``"pair"``, or the template's text.
     bos : str
-        Who supplies the first token: ``"template"``, ``"tokenizer"`` or ``"none"``.
+        Who supplies the first token: ``"template"``, ``"tokenizer"`` or ``"none"``; or the rule
+        that was given.
+    eos : str
+        ``"as rendered"``, or the rule that was given.
+    rule : str
     max_length : int or None
-        Longest item in tokens.
+        Longest item in tokens; ``max_length_source`` says who states it.
+    max_length_source : str
+
+    Raises
+    ------
+    TokenizeError
+        If a rule or template is unknown, or this tokenizer cannot serve it.
+
+    Notes
+    -----
+    Items given as ids get no template, BOS or EOS; only padding at their ends is taken off.
     """
 
-    def __init__(self, tokenizer: Any, config: Any) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        config: Any,
+        *,
+        rule: str = RIGHTMOST_NON_PAD,
+        template: str | None = None,
+        bos: str | None = None,
+        eos: str | None = None,
+        pair_default: bool = False,
+        model: Any = None,
+    ) -> None:
+        if rule not in RULES:
+            raise TokenizeError(f"rule={rule!r}: choose one of {', '.join(RULES)}")
         self.tokenizer = tokenizer
+        self.rule = rule
         self.pad_id: int | None = getattr(config, "pad_token_id", None)
-        self.max_length = _max_length(tokenizer, config)
         self.vocabulary: int | None = getattr(config, "vocab_size", None)
-        self.has_chat_template = bool(getattr(tokenizer, "chat_template", None))
-        self.template = "chat template" if self.has_chat_template else PLAIN_TEMPLATE
-        plain = tokenizer("a")["input_ids"]
-        bos = tokenizer.bos_token_id
-        self._adds_bos = bos is not None and len(plain) > 0 and plain[0] == bos
-        self.bos = self._bos_rule()
+        self.max_length, self.max_length_source = longest_input(tokenizer, config, model)
+        self.frame = find_frame(tokenizer)
+        self.renderer = Renderer(
+            tokenizer, template, pairs=bool(self.frame.between), pair_default=pair_default
+        )
+        self.template = self.renderer.template
+        check_rules(tokenizer, self.frame, bos, eos, self.renderer.kind == "pair")
+        self._bos, self._eos = bos, eos
+        self.bos = bos or self._who_begins()
+        self.eos = eos or _AS_RENDERED
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether conversations are written by a chat template."""
+        return self.renderer.kind == "chat"
 
     def fingerprint(self) -> str:
-        """Hash of the vocabulary, the template and the special tokens."""
+        """Hash of the vocabulary, the template, the special tokens and every rule."""
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
-        body = backend.to_str() if backend is not None else repr(self.tokenizer.get_vocab())
+        vocabulary = repr(sorted(self.tokenizer.get_vocab().items()))
+        body = backend.to_str() if backend is not None else vocabulary
         special = repr(sorted(self.tokenizer.special_tokens_map.items()))
-        template = str(getattr(self.tokenizer, "chat_template", None) or PLAIN_TEMPLATE)
-        return fingerprint(body, special, template, str(self.pad_id), self.bos)
+        rules = [self.pad_id, self.rule, self._bos, self._eos, self.bos, self.renderer.kind]
+        return fingerprint(body, special, self.renderer.source(), *map(str, rules))
 
     def render(self, item: Item) -> str:
         """Return the text of an item as it is tokenised.
 
+        Where question and answer are two texts, the separator's tokens stand between them.
+
         Raises
         ------
         TokenizeError
-            If the template refuses the conversation, or the item has several turns and there is
-            no template to say how turns look.
+            If the template refuses the conversation or leaves out its system turn, or the item has
+            several turns and there is no template to say how turns look.
         """
-        if item.text is not None:
-            return item.text
-        if item.messages is None:
-            raise TokenizeError(f"{_name(item)} was given as ids; there is no text to render")
-        if self.has_chat_template:
-            turns = [{"role": m.role, "content": m.content} for m in item.messages]
-            try:
-                return str(self.tokenizer.apply_chat_template(turns, tokenize=False))
-            except Exception as error:
-                raise TokenizeError(
-                    f"{_name(item)}: the tokenizer's chat template refused the conversation with "
-                    f"roles {[m.role for m in item.messages]}: {error}"
-                ) from error
-        return self._render_plain(item, item.messages)
-
-    def _render_plain(self, item: Item, messages: tuple[Message, ...]) -> str:
-        if len(messages) != 2 or messages[0].role != "user":
-            raise TokenizeError(
-                f"{_name(item)} has turns {[m.role for m in messages]} and this tokenizer has no "
-                f"chat template; without one only a user prompt and a response can be written "
-                f"(as {PLAIN_TEMPLATE!r}). Set tokenizer.chat_template, or give rendered text."
-            )
-        return PLAIN_TEMPLATE.format(prompt=messages[0].content, response=messages[1].content)
+        return self._joined(self._render(item).parts)
 
     def encode(self, items: Sequence[Item], truncate: str = "error") -> list[Encoded]:
         """Tokenise items.
@@ -153,150 +144,252 @@ class Encoder:
         items : sequence of Item
         truncate : {"error", "left", "right"}
             What to do with an item longer than the model's maximum: refuse it, or cut tokens at
-            the left or right end (counted in ``Encoded.cut``).
+            the left or right end of its text (counted in ``Encoded.cut``). A BOS at its start, an
+            EOS that a rule put at its end, and the tokenizer's own tokens around and between texts
+            stay.
 
         Raises
         ------
         TokenizeError
-            Naming the item: too long, no tokens, nothing but padding, or ids outside the
-            vocabulary.
+            Naming the item: too long, no tokens, nothing but padding where the rule skips padding,
+            or ids outside the vocabulary.
         """
-        if truncate not in TRUNCATE:
-            raise TokenizeError(f"truncate={truncate!r}: choose one of {', '.join(TRUNCATE)}")
-        rows: dict[int, list[int]] = {}
-        for plain in (False, True):
-            where = [i for i, x in enumerate(items) if x.ids is None and self._plain(x) is plain]
-            if where:
-                texts = [self.render(items[i]) for i in where]
-                out = self.tokenizer(texts, add_special_tokens=plain, verbose=False)["input_ids"]
-                rows.update({i: self._one_bos(list(r)) for i, r in zip(where, out, strict=True)})
+        _check_truncate(truncate)
+        rendered = [None if x.ids is not None else self._render(x, i) for i, x in enumerate(items)]
+        tokens = iter(self._tokens([p for r in rendered if r is not None for p in r.parts]))
         encoded = []
-        for i, item in enumerate(items):
-            ids = self._stripped(item) if item.ids is not None else rows[i]
-            encoded.append(self._finish(item, i, ids, truncate))
+        for i, (item, form) in enumerate(zip(items, rendered, strict=True)):
+            if form is None:
+                row = self._given(item)
+            else:
+                row = self._assembled(form, [next(tokens) for _ in form.parts], _name(item, i))
+            kept = self._kept(row, _name(item, i), truncate)
+            encoded.append(self._finished(row, kept, _name(item, i)))
         return encoded
 
     def align(self, item: Item, truncate: str = "error") -> Alignment:
         """Return the text of an item with the place of every token of :meth:`encode` in it."""
-        (encoded,) = self.encode([item], truncate)
-        ids = encoded.ids.tolist()
-        decoded = [self.tokenizer.decode([t]) for t in ids]
-        if item.ids is not None:
-            return Alignment(self.tokenizer.decode(ids), tuple(decoded), None, None)
-        text = self.render(item)
-        spans = None if encoded.cut else self._spans(item, text, ids, decoded)
-        if spans is None:
-            return Alignment(text, tuple(decoded), None, None)
-        tokens = tuple(text[a:b] or d for (a, b), d in zip(spans, decoded, strict=True))
-        response = item.response.strip() if item.response is not None else ""
-        start = text.rfind(response) if response else -1
-        span = None
-        if start >= 0:
-            inside = [
-                k for k, (a, b) in enumerate(spans) if b > start and a < start + len(response)
-            ]
-            span = (inside[0], inside[-1] + 1) if inside else None
-        return Alignment(text, tokens, spans, span)
+        return self._aligned(item, truncate)[1]
 
-    def _spans(
-        self, item: Item, text: str, ids: list[int], decoded: list[str]
-    ) -> tuple[tuple[int, int], ...] | None:
-        """Character spans from the tokenizer, accepted only where decoding agrees with them."""
-        if not self.tokenizer.is_fast:
-            return None
-        special = self._plain(item)
-        out = self.tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
-        raw, spans = list(out["input_ids"]), [tuple(s) for s in out["offset_mapping"]]
-        if ids == [self.tokenizer.bos_token_id, *raw]:
-            spans = [(0, 0), *spans]
-        elif ids == raw[1:]:
-            spans = spans[1:]
-        elif ids != raw:
-            return None
-        for (a, b), piece in zip(spans, decoded, strict=True):
-            # A token of part of a character decodes to the replacement sign; nothing to compare.
-            if a < b and "\ufffd" not in piece and text[a:b].strip() != piece.strip():
-                return None
-        return tuple((int(a), int(b)) for a, b in spans)
+    def explain(self, item: Item, truncate: str = "error") -> Explanation:
+        """Return everything that was decided on the way from an item to its ids; print it.
 
-    def _plain(self, item: Item) -> bool:
-        """Whether the tokenizer adds its special tokens: yes for text it has no template for.
-
-        A chat template, and text that was rendered by the caller, already hold what they need.
+        Raises
+        ------
+        TokenizeError
+            As :meth:`encode`.
         """
-        return item.messages is not None and not self.has_chat_template
+        encoded, aligned = self._aligned(item, truncate)
+        by_rule = item.ids is None
+        own = item.messages is not None
+        return Explanation(
+            text=aligned.text,
+            template=self.template if own else "already rendered" if by_rule else _GIVEN,
+            bos=self.bos if by_rule else _GIVEN,
+            eos=self.eos if by_rule else _GIVEN,
+            ids=tuple(encoded.ids.tolist()),
+            tokens=aligned.tokens,
+            spans=aligned.spans,
+            verified=aligned.verified,
+            rule=self.rule,
+            native=encoded.native,
+            last=encoded.last,
+            response=aligned.response,
+            cut=encoded.cut,
+            types=None if encoded.types is None else tuple(encoded.types.tolist()),
+            max_length=self.max_length,
+            max_length_source=self.max_length_source,
+        )
+
+    def _render(self, item: Item, index: int | None = None, find: bool = False) -> Rendered:
+        form = self.renderer.render(item, _name(item, index), find)
+        if self._eos != "overwrite":
+            return form
+        (text,) = form.parts
+        text, end = text.rstrip("\n"), self.tokenizer.eos_token
+        response = form.response
+        if response is not None:
+            response = (0, response[1], min(response[2], len(text)))
+        text = text if text.endswith(end) else f"{text} {end}"
+        return Rendered((text,), form.complete, response)
+
+    def _tokens(self, texts: list[str]) -> list[list[int]]:
+        """The ids of each text, without what the tokenizer adds."""
+        if not texts:
+            return []
+        out = self.tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+        return [list(ids) for ids in out]
+
+    def _assembled(self, form: Rendered, parts: list[list[int]], name: str) -> Row:
+        """Put the tokenizer's own tokens around a text or two, and apply the rules at its ends."""
+        content = [t for part in parts for t in part]
+        if not content:
+            raise TokenizeError(f"{name} has no tokens")
+        if len(parts) == 2:
+            row = Row.of_pair(parts[0], parts[1], self.frame)
+        else:
+            row = Row.of(content, self.frame if self._takes_frame(form, content) else None)
+        row.begin(self._one_bos(row.ids))
+        self._end(row)
+        return row
+
+    def _takes_frame(self, form: Rendered, content: list[int]) -> bool:
+        """Whether the tokenizer's own tokens go around a text.
+
+        They do not where the text holds them: rendered text and chat templates do by definition,
+        unless the tokenizer encloses texts and this one does not begin so.
+        """
+        if self._bos == "keep":
+            return not form.complete
+        if content[0] == self.frame.opening:
+            return False
+        return self.frame.encloses or not form.complete
 
     def _one_bos(self, ids: list[int]) -> list[int]:
-        """Give a tokenised text exactly one BOS where the tokenizer's convention has one."""
-        bos = self.tokenizer.bos_token_id
-        if self._adds_bos:
-            while len(ids) > 1 and ids[0] == bos and ids[1] == bos:
-                ids = ids[1:]
-            if not ids or ids[0] != bos:
-                ids = [bos, *ids]
-        return ids
-
-    def _bos_rule(self) -> str:
-        bos = self.tokenizer.bos_token
-        if bos and self.has_chat_template:
-            probe = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-            try:
-                rendered = str(self.tokenizer.apply_chat_template(probe, tokenize=False))
-            except Exception:  # a template that wants other roles; the items will tell
-                rendered = ""
-            if rendered.startswith(bos):
-                return "template"
-        return "tokenizer" if self._adds_bos else "none"
-
-    def _stripped(self, item: Item) -> list[int]:
-        """Ids without padding at either end, where pad is an id of its own."""
-        ids = list(item.ids or ())
-        special = {self.tokenizer.eos_token_id, self.tokenizer.bos_token_id}
-        if self.pad_id is None or self.pad_id in special:
+        """Apply the BOS rule to the ids of a text."""
+        opening = self.frame.opening
+        exactly_one = self.frame.opens if self._bos is None else self._bos == "add"
+        if opening is None or not (exactly_one or self._bos == "none"):
             return ids
-        while ids and ids[-1] == self.pad_id:
-            ids.pop()
-        while ids and ids[0] == self.pad_id:
-            ids.pop(0)
-        return ids
+        start = next((k for k, token in enumerate(ids) if token != opening), len(ids))
+        if exactly_one:
+            return [opening, *ids[start:]]
+        # Of a text that is nothing but BOS the last one stays.
+        return ids[min(start, len(ids) - 1) :]
 
-    def _finish(self, item: Item, index: int, ids: list[int], truncate: str) -> Encoded:
-        where = _name(item, index)
-        if not ids:
-            raise TokenizeError(f"{where} has no tokens")
-        cut = 0
-        if self.max_length is not None and len(ids) > self.max_length:
-            cut = len(ids) - self.max_length
-            if truncate == "error":
-                raise TokenizeError(
-                    f"{where} has {len(ids)} tokens; this model reads at most {self.max_length}. "
-                    f"Leave it out, or ask for truncate='left' or 'right'."
-                )
-            ids = ids[cut:] if truncate == "left" else ids[: self.max_length]
-        row = np.asarray(ids, dtype=np.int64)
-        if self.vocabulary is not None and int(row.max()) >= self.vocabulary:
+    def _end(self, row: Row) -> None:
+        """Apply the EOS rule."""
+        eos = self.tokenizer.eos_token_id
+        if self._eos is not None and row.ids[-1] != eos:
+            row.end(eos, overwrite=self._eos == "overwrite")
+
+    def _given(self, item: Item) -> Row:
+        """Ids as they were given, without padding at either end where pad is an id of its own."""
+        ids = list(item.ids or ())
+        pad = self.pad_id if self.pad_id is not None else self.tokenizer.pad_token_id
+        if pad is not None and pad not in {
+            self.tokenizer.eos_token_id,
+            self.tokenizer.bos_token_id,
+        }:
+            while ids and ids[-1] == pad:
+                ids.pop()
+            while ids and ids[0] == pad:
+                ids.pop(0)
+        return Row.of(ids)
+
+    def _kept(self, row: Row, name: str, truncate: str) -> list[int] | None:
+        """The indices that truncation leaves; ``None`` for all of them."""
+        n, limit = len(row.ids), self.max_length
+        if n == 0:
+            raise TokenizeError(f"{name} has no tokens")
+        if limit is None or n <= limit:
+            return None
+        if truncate == "error":
             raise TokenizeError(
-                f"{where} has the id {int(row.max())}; this model embeds ids 0 to "
+                f"{name} has {n} tokens; this model reads at most {limit} "
+                f"({self.max_length_source}). Leave it out, or ask for truncate='left' or 'right'."
+            )
+        eos = None if self._eos is None else self.tokenizer.eos_token_id
+        kept = row.cut_to(limit, truncate, self.frame, eos)
+        if kept is None:
+            raise TokenizeError(
+                f"{name}: a limit of {limit} tokens ({self.max_length_source}) leaves no room for "
+                f"text beside the special tokens"
+            )
+        return kept
+
+    def _finished(self, row: Row, kept: list[int] | None, name: str) -> Encoded:
+        ids, types = np.asarray(row.ids, dtype=np.int64), None
+        if row.types is not None:
+            types = np.asarray(row.types, dtype=np.int64)
+        if kept is not None:
+            ids, types = ids[kept], types if types is None else types[kept]
+        if self.vocabulary is not None and int(ids.max()) >= self.vocabulary:
+            raise TokenizeError(
+                f"{name} has the id {int(ids.max())}; this model embeds ids 0 to "
                 f"{self.vocabulary - 1}. Were they made with another tokenizer?"
             )
-        native = len(row) - 1
-        if self.pad_id is not None:
-            (real,) = np.nonzero(row != self.pad_id)
-            if len(real) == 0:
-                raise TokenizeError(f"{where} consists of padding only (id {self.pad_id})")
-            native = int(real[-1])
-        return Encoded(row, native, cut)
+        try:
+            native = read_index(ids, self.rule, self.pad_id)
+        except TokenizeError as error:
+            raise TokenizeError(f"{name}: {error}") from error
+        return Encoded(ids, native, len(row.ids) - len(ids), types)
+
+    def _aligned(self, item: Item, truncate: str) -> tuple[Encoded, Alignment]:
+        if item.ids is not None:
+            (encoded,) = self.encode([item], truncate)
+            return encoded, self._decoded(encoded.ids.tolist())
+        _check_truncate(truncate)
+        name, form = _name(item), self._render(item, find=True)
+        parts = self._tokens(list(form.parts))
+        found = self._spans(form, parts)
+        row = self._assembled(form, parts, name)
+        kept = self._kept(row, name, truncate)
+        encoded = self._finished(row, kept, name)
+        text = self._joined(form.parts)
+        decoded = [decode(self.tokenizer, [t]) for t in encoded.ids.tolist()]
+        if found is None:
+            return encoded, Alignment(text, tuple(decoded), None, None)
+        spans = row.placed(kept, found[0])
+        tokens = tuple(text[a:b] or d for (a, b), d in zip(spans, decoded, strict=True))
+        response = self._response(form, spans)
+        return encoded, Alignment(text, tokens, spans, response, found[1])
+
+    def _decoded(self, ids: list[int]) -> Alignment:
+        """What ids that were given stand for."""
+        text = decode(self.tokenizer, ids)
+        spans = follow(self.tokenizer, text, ids)
+        tokens = tuple(decode(self.tokenizer, [t]) for t in ids)
+        return Alignment(text, tokens, spans, None, None if spans is None else "decoding")
+
+    def _spans(self, form: Rendered, parts: list[list[int]]) -> tuple[list[Span], str] | None:
+        """Verified spans of the tokens of the joined text, and what they come from."""
+        spans: list[Span] = []
+        ways, start = set(), 0
+        for k, (part, ids) in enumerate(zip(form.parts, parts, strict=True)):
+            if k:
+                for token in self.frame.between:
+                    stop = start + len(decode(self.tokenizer, [token]))
+                    spans.append((start, stop))
+                    start = stop
+            found = find_spans(self.tokenizer, part, ids)
+            if found is None:
+                return None
+            spans.extend((a + start, b + start) for a, b in found[0])
+            ways.add(found[1])
+            start += len(part)
+        return spans, "decoding" if "decoding" in ways else "offsets"
+
+    def _joined(self, parts: tuple[str, ...]) -> str:
+        return self._separator().join(parts)
+
+    def _separator(self) -> str:
+        return "".join(decode(self.tokenizer, [token]) for token in self.frame.between)
+
+    def _response(self, form: Rendered, spans: Sequence[Span]) -> Span | None:
+        """The tokens that share characters with the response."""
+        if form.response is None:
+            return None
+        part, start, stop = form.response
+        before = len(form.parts[0]) + len(self._separator()) if part else 0
+        start, stop = start + before, stop + before
+        inside = [k for k, (a, b) in enumerate(spans) if max(a, start) < min(b, stop)]
+        return (inside[0], inside[-1] + 1) if inside else None
+
+    def _who_begins(self) -> str:
+        """Who supplies the first token where no rule was given."""
+        (probe,) = self._tokens([self.renderer.probe]) if self.renderer.probe else ([],)
+        if probe and probe[0] == self.frame.opening:
+            return "template"
+        return "tokenizer" if self.frame.opens else "none"
+
+
+def _check_truncate(truncate: str) -> None:
+    if truncate not in TRUNCATE:
+        raise TokenizeError(f"truncate={truncate!r}: choose one of {', '.join(TRUNCATE)}")
 
 
 def _name(item: Item, index: int | None = None) -> str:
     if item.id is not None:
         return f"item {item.id!r}"
     return "the item" if index is None else f"item {index}"
-
-
-def _max_length(tokenizer: Any, config: Any) -> int | None:
-    limit = getattr(config, "max_position_embeddings", None)
-    if isinstance(limit, int) and limit > 0:
-        return limit
-    stated = getattr(tokenizer, "model_max_length", None)
-    return int(stated) if stated is not None and stated < _UNBOUNDED else None

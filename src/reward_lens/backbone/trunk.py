@@ -7,47 +7,30 @@ the site that was asked for.
 
 from __future__ import annotations
 
-import inspect
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from reward_lens.backbone.anatomy import Anatomy
-from reward_lens.backbone.anatomy_search import find_anatomy
-from reward_lens.backbone.attention import AttentionWatch
+from reward_lens.backbone.anatomy import Anatomy, Block, StreamNorm
+from reward_lens.backbone.anatomy_search import find_anatomy, probe_ids
+from reward_lens.backbone.batch_effect import remembers
 from reward_lens.backbone.batching import Batch, collate, plan_batches
-from reward_lens.backbone.linear import linear_map
+from reward_lens.backbone.heads import head_writes
+from reward_lens.backbone.inputs import Inputs
+from reward_lens.backbone.naming import AnatomyNames
 from reward_lens.backbone.norms import FrozenNorm
 from reward_lens.backbone.sites import Site
-from reward_lens.backbone.taps import Handler, Tap, attach
-from reward_lens.backbone.tokenise import Encoded
+from reward_lens.backbone.taps import Handler, Tap, attach, merge
+from reward_lens.backbone.tokenise import MEAN, Encoded
 from reward_lens.errors import AnatomyError, NumericsError, RewardLensError
 
 #: Rows to keep of a batch's tensor ``[batch, length, ...]``, or ``None`` for all of them.
 Rows = Callable[[Batch, Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class SourceShares:
-    """Attention writes of a batch, projected and split by source token; all float64.
-
-    Attributes
-    ----------
-    shares : Tensor
-        ``[batch, layer, length]``, by column of the batch.
-    constant : Tensor
-        ``[batch, layer]``: biases, which no token owns.
-    write : Tensor
-        ``[batch, layer]``: the projection of the write itself.
-    """
-
-    shares: Tensor
-    constant: Tensor
-    write: Tensor
 
 
 class Trunk:
@@ -67,26 +50,30 @@ class Trunk:
         The text configuration.
     """
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, names: AnatomyNames | None = None) -> None:
         self.model = model
         self.config = model.config.get_text_config()
         self.base: nn.Module = model.base_model
         self.device: torch.device = next(model.parameters()).device
         self.dtype: torch.dtype = next(self.base.parameters()).dtype
         self.kernel = str(getattr(self.config, "_attn_implementation", None) or "unknown")
-        accepted = inspect.signature(self.base.forward).parameters
-        self._takes_positions = "position_ids" in accepted
         pad = self.config.pad_token_id
         self.pad_id = int(pad) if pad is not None else 0  # masked, so any id of the vocabulary
-        self.anatomy: Anatomy = find_anatomy(model, self.config, self.device)
+        self.anatomy: Anatomy = find_anatomy(model, self.config, self.device, names)
+        self.inputs = Inputs.of(self.base, probe_ids(self.config, self.device))
+        self._remembers = remembers(self.config)
+        # What is remembered is one for all threads.
+        self._memory: Any = threading.RLock() if self._remembers else nullcontext()
+        #: Items longer than this are run alone; ``None`` if what else is in a batch never matters.
+        self.alone_beyond: int | None = None
 
     @property
     def n_layers(self) -> int:
         """Number of residual blocks."""
         return len(self.anatomy.blocks)
 
-    def forward(self, batch: Batch, handlers: Mapping[Tap, Handler]) -> None:
-        """Run the trunk on a batch with handlers attached.
+    def forward(self, batch: Batch, handlers: Mapping[Tap, Handler]) -> Any:
+        """Run the trunk on a batch with handlers attached; returns the trunk's own output.
 
         Raises
         ------
@@ -97,20 +84,31 @@ class Trunk:
             raise RewardLensError(
                 "the model is in training mode, so its scores are random: call model.eval() first"
             )
-        positions = {"position_ids": batch.positions} if self._takes_positions else {}
-        with attach(handlers):
-            self.base(input_ids=batch.ids, attention_mask=batch.mask, use_cache=False, **positions)
+        with self._memory:
+            self.forget()
+            with attach(handlers):
+                return self.base(**self.inputs.of_batch(batch))
+
+    @torch.no_grad()
+    def forget(self) -> None:
+        """Undo what an earlier long text left behind: one short forward resets the frequencies."""
+        if self._remembers:
+            self.base(input_ids=torch.full((1, 1), self.pad_id, device=self.device))
 
     def batches(
         self, encoded: Sequence[Encoded], batch_tokens: int, side: str = "right"
     ) -> Iterator[Batch]:
         """Lay items out in batches of about equal length."""
-        for index in plan_batches(encoded, batch_tokens):
+        for index in plan_batches(encoded, batch_tokens, self.alone_beyond):
             yield collate(encoded, index, self.pad_id, self.device, side)
 
     @torch.no_grad()
     def capture(
-        self, batch: Batch, sites: Sequence[Site], rows: Rows | None = None
+        self,
+        batch: Batch,
+        sites: Sequence[Site],
+        rows: Rows | None = None,
+        also: Mapping[Tap, Handler] | None = None,
     ) -> dict[Site, Tensor]:
         """Run one batch and return the tensors at sites.
 
@@ -121,6 +119,8 @@ class Trunk:
         rows : callable, optional
             Selects from each ``[batch, length, width]`` tensor as it passes, so that only what is
             asked for is kept; e.g. :func:`read_rows`.
+        also : mapping of Tap to callable, optional
+            Further handlers to attach.
 
         Returns
         -------
@@ -139,33 +139,47 @@ class Trunk:
 
         def keep(tap: Tap) -> Handler:
             def handle(tensor: Tensor) -> None:
+                if tensor.shape[:2] != batch.ids.shape:  # some modules see all tokens in one row
+                    tensor = tensor.reshape(*batch.ids.shape, -1)
                 seen[tap] = (rows(batch, tensor) if rows is not None else tensor).detach()
 
             return handle
 
-        self.forward(batch, {tap: keep(tap) for tap in wanted})
+        self.forward(batch, merge(also or {}, {tap: keep(tap) for tap in wanted}))
         self._refuse_nonfinite(batch, seen[self.anatomy.normed], whole_rows=rows is None)
         return {site: self._assemble(site, seen) for site in sites}
+
+    def looked_at(self, batch: Batch, sites: Sequence[Site]) -> Tensor:
+        """The trunk's output of a forward whose sites are looked at and left as they are."""
+
+        def look(tensor: Tensor) -> None:
+            return None
+
+        taps = [tap for site in sites for tap in self._taps(site)]
+        out: Tensor = self.forward(batch, dict.fromkeys(taps, look))[0]
+        return out
+
+    def final_states(self, batch: Batch) -> Tensor:
+        """The states that the head reads: ``[batch, length, width]``."""
+        return self.capture(batch, [Site("final_norm")])[Site("final_norm")]
 
     def _taps(self, site: Site) -> list[Tap]:
         """The taps a site is read from."""
         anatomy = self.anatomy
-        if site.kind == "embed":
-            return [anatomy.blocks[0].enter]
         if site.kind == "final_norm":
             return [anatomy.normed]
+        if site.kind == "embed":
+            return [anatomy.block(Site("resid_pre", 0)).enter]
         block = anatomy.block(site)
         if site.kind == "resid_pre":
             return [block.enter]
         if site.kind == "resid_post":
             return [block.leave]
-        write = anatomy.write(site)
+        if site.kind.startswith("norm"):
+            return [_norm_tap(block, site)]
         if site.kind == "resid_mid":
-            if not block.sequential:
-                raise AnatomyError(
-                    f"{site} does not exist: attention and MLP of this block read the same stream"
-                )
-            return [block.enter, write.tap]
+            return _mid_taps(block, site)
+        write = anatomy.write(site)
         if site.kind == "attn_raw":
             return [write.norm_input or write.tap]
         if write.heads is not None and site.kind in ("head_in", "head_out"):
@@ -174,24 +188,16 @@ class Trunk:
         return [write.tap]
 
     def _assemble(self, site: Site, seen: Mapping[Tap, Tensor]) -> Tensor:
-        taps = self._taps(site)
+        values = [seen[tap] for tap in self._taps(site)]
         if site.kind == "resid_mid":
-            return seen[taps[0]] + seen[taps[1]]
+            return values[0] if len(values) == 1 else values[0] + values[1]
         if site.kind == "head_out":
-            return self._head_writes(site, seen)
-        return seen[taps[0]]
-
-    def _head_writes(self, site: Site, seen: Mapping[Tap, Tensor]) -> Tensor:
-        write = self.anatomy.write(site)
-        assert write.heads is not None
-        heads, z = write.heads, seen[write.heads.mixed]
-        flat = z.reshape(-1, heads.n, heads.width).double()
-        matrix, _ = linear_map(heads.linear, heads.n * heads.width, z.device)
-        out = torch.einsum("nhw,hwd->nhd", flat, matrix.reshape(heads.n, heads.width, -1))
-        if write.norm is not None and write.norm_input is not None:
-            frozen = write.norm.freeze(seen[write.norm_input].reshape(len(flat), -1))
-            out = torch.stack([frozen.apply(o) - frozen.bias for o in out.unbind(1)], 1)
-        return out.to(z.dtype).reshape(*z.shape[:-1], heads.n, -1)
+            raw = values[1] if len(values) == 2 else None
+            return head_writes(self.anatomy.write(site), values[0], raw)
+        if site.kind in ("attn_out", "mlp_out"):
+            scale = self.anatomy.write(site).scale
+            return values[0] if scale is None else (values[0] * scale).to(values[0].dtype)
+        return values[0]
 
     def _refuse_nonfinite(self, batch: Batch, state: Tensor, *, whole_rows: bool) -> None:
         if whole_rows:
@@ -219,7 +225,8 @@ class Trunk:
             return handle
 
         handlers = {b.leave: look(f"layer {i}") for i, b in enumerate(self.anatomy.blocks)}
-        handlers[self.anatomy.blocks[0].enter] = look("the embedding")
+        if self.anatomy.blocks:
+            handlers[self.anatomy.blocks[0].enter] = look("the embedding")
         self.forward(batch, handlers)
         return f", first at {bad[0]}" if bad else ", first at the final norm"
 
@@ -233,112 +240,6 @@ class Trunk:
         """Apply the model's own final norm to states ``[n, width]``."""
         norm = self.anatomy.final_norm
         return norm.module(state) if norm is not None else state
-
-    def head_shares(
-        self, layer: int, u: Tensor, head_in: Tensor, attn_raw: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Project every head's write of one layer on a functional per row.
-
-        Parameters
-        ----------
-        layer : int
-        u : Tensor
-            float64 ``[n, width]``, a functional on the attention write.
-        head_in, attn_raw : Tensor
-            The layer's sites of these names at the same rows, ``[n, ...]``.
-
-        Returns
-        -------
-        shares : Tensor
-            float64 ``[n, heads]``.
-        constant : Tensor
-            float64 ``[n]``: the constant of the map (and of a post-norm), which no head owns.
-        """
-        pulled, constant = self._head_functional(layer, u, attn_raw)
-        return (pulled * head_in.double().reshape(pulled.shape)).sum(-1), constant
-
-    def _head_functional(self, layer: int, u: Tensor, attn_raw: Tensor) -> tuple[Tensor, Tensor]:
-        """Turn a functional on the attention write into one on the heads' outputs.
-
-        Returns ``[n, heads, head width]`` and the constant ``[n]`` that no head owns.
-        """
-        write = self.anatomy.write(Site("head_out", layer))
-        assert write.heads is not None
-        heads = write.heads
-        constant = torch.zeros(len(u), dtype=torch.float64, device=u.device)
-        if write.norm is not None:
-            frozen = write.norm.freeze(attn_raw)
-            constant = u @ frozen.bias
-            u = frozen.pull_back(u)
-        matrix, offset = linear_map(heads.linear, heads.n * heads.width, u.device)
-        return (u @ matrix.T).reshape(len(u), heads.n, heads.width), constant + u @ offset
-
-    @torch.no_grad()
-    def attention_sources(
-        self, batch: Batch, read: Sequence[int], last: Callable[[Tensor], Tensor]
-    ) -> SourceShares:
-        """Split every layer's attention write at one token per row by source token.
-
-        Parameters
-        ----------
-        read : sequence of int
-            Token index per item.
-        last : callable
-            Maps the last block's states at those tokens ``[batch, width]`` to the functional that
-            writes are projected on, float64 ``[batch, width]``.
-
-        Raises
-        ------
-        AnatomyError
-            Naming the layer whose attention, computed again, does not reproduce its write.
-        """
-        layers = range(self.n_layers)
-        select = read_rows(read)
-        columns = torch.as_tensor([read[int(i)] for i in batch.index], device=self.device)
-        columns = columns + batch.offset
-        seen: dict[Site, Tensor] = {}
-        running = [0]
-        watch = AttentionWatch(columns, lambda: running[0])
-        handlers: dict[Tap, Handler] = {}
-
-        def keep(site: Site) -> Handler:
-            def handle(tensor: Tensor) -> None:
-                seen[site] = select(batch, tensor)
-
-            return handle
-
-        def enter(layer: int) -> Handler:
-            def handle(tensor: Tensor) -> None:
-                running[0] = layer
-
-            return handle
-
-        end = Site("resid_post", self.n_layers - 1)
-        wanted = [end, *(Site(k, i) for i in layers for k in ("head_in", "attn_raw", "attn_out"))]
-        for site in wanted:
-            (tap,) = self._taps(site)
-            handlers = _merge(handlers, {tap: keep(site)})
-        for i in layers:
-            handlers = _merge(handlers, {self.anatomy.blocks[i].enter: enter(i)})
-        with watch:
-            self.forward(batch, handlers)
-        u = last(seen[end])
-        shares, constants, writes = [], [], []
-        for i in layers:
-            head_in = seen[Site("head_in", i)]
-            found = next((s for s in watch.found.get(i, []) if s.reproduces(head_in)), None)
-            if found is None:
-                raise AnatomyError(
-                    f"L{i}: the attention seen in the forward does not reproduce the heads' output "
-                    f"(kernel {self.kernel}), so it cannot be split by source token"
-                )
-            pulled, constant = self._head_functional(i, u, seen[Site("attn_raw", i)])
-            shares.append(torch.einsum("bhj,bhjd,bhd->bj", found.pattern, found.values, pulled))
-            constants.append(constant)
-            writes.append((seen[Site("attn_out", i)].double() * u).sum(-1))
-        return SourceShares(
-            torch.stack(shares, 1), torch.stack(constants, 1), torch.stack(writes, 1)
-        )
 
     def differentiate(
         self,
@@ -377,7 +278,7 @@ class Trunk:
 
         # The fused attention kernels have no second derivative.
         with sdpa_kernel(SDPBackend.MATH), torch.no_grad():
-            self.forward(batch, _merge({tap: start}, {self.anatomy.normed: normed.append}))
+            self.forward(batch, merge({tap: start}, {self.anatomy.normed: normed.append}))
             with torch.enable_grad():
                 total = score(normed[0]).sum()
                 (gradient,) = torch.autograd.grad(total, leaf[0], create_graph=vectors is not None)
@@ -402,26 +303,43 @@ class Trunk:
         return self._taps(site)[-1]
 
 
-def _merge(*handlers: Mapping[Tap, Handler]) -> dict[Tap, Handler]:
-    """Join handlers; two on one tap run one after the other."""
-    merged: dict[Tap, Handler] = {}
-    for group in handlers:
-        for tap, handler in group.items():
-            merged[tap] = _then(merged[tap], handler) if tap in merged else handler
-    return merged
+def _norm_tap(block: Block, site: Site) -> Tap:
+    number, norms = int(site.kind[4]), block.norms
+    if number > len(norms):
+        raise AnatomyError(
+            f"{site} does not exist: the stream passes {len(norms)} norms of its own in this block"
+        )
+    norm = norms[number - 1]
+    return norm.entered if site.kind.endswith("in") else norm.left
 
 
-def _then(first: Handler, second: Handler) -> Handler:
-    def both(tensor: Tensor) -> Tensor | None:
-        new = first(tensor)
-        later = second(tensor if new is None else new)
-        return new if later is None else later
+def _mid_taps(block: Block, site: Site) -> list[Tap]:
+    """Where the stream between attention and MLP is seen, or the two tensors it is the sum of."""
+    if block.attn is None or block.mlp is None or not block.sequential:
+        raise AnatomyError(
+            f"{site} does not exist: attention and MLP of this block read the same stream"
+        )
+    between = False
+    for step in block.steps:
+        if isinstance(step, StreamNorm):
+            if between:
+                return [step.left]
+        elif step.writes == ("attn_out",):
+            between = True
+    if block.scaled or block.norms:
+        raise AnatomyError(f"{site} is not offered: the stream is scaled between the sublayers")
+    return [block.enter, block.attn.tap]
 
-    return both
+
+def masked_mean(batch: Batch, tensor: Tensor) -> Tensor:
+    """Mean over each row's tokens: ``[batch, length, ...] -> [batch, ...]``, float32."""
+    mask = batch.mask.to(tensor.device)
+    mask = mask.reshape(*mask.shape, *(1,) * (tensor.dim() - 2)).float()
+    return (tensor.float() * mask).sum(1) / mask.sum(1)
 
 
 def read_rows(read: Sequence[int]) -> Rows:
-    """Select one row per item: ``read[i]`` is the index of item ``i``'s token.
+    """Select one row per item: ``read[i]`` is the index of item ``i``'s token, or ``MEAN``.
 
     Returns
     -------
@@ -430,6 +348,8 @@ def read_rows(read: Sequence[int]) -> Rows:
     """
 
     def select(batch: Batch, tensor: Tensor) -> Tensor:
+        if read[int(batch.index[0])] == MEAN:
+            return masked_mean(batch, tensor)
         at = torch.as_tensor([read[int(i)] for i in batch.index], device=tensor.device)
         columns = at + batch.offset.to(tensor.device)
         return tensor[torch.arange(len(columns), device=tensor.device), columns]

@@ -9,14 +9,15 @@ import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from reward_lens.backbone import Site
 from reward_lens.data import as_pairs
 from reward_lens.evidence import Evidence
 from reward_lens.evidence.intervals import cluster_t
 from reward_lens.instruments.sides import Sides
 from reward_lens.signals import Capability, ClassifierRM, require
-from reward_lens.signals.classifier import BATCH_TOKENS, Progress
+from reward_lens.signals.classifier import BATCH_TOKENS
+from reward_lens.signals.depth import depth_readings
 from reward_lens.signals.identity import observation
+from reward_lens.signals.sweeping import Progress
 
 READINGS = ("frozen", "applied")
 #: A final margin below this share of the largest score is what float32 leaves of equal scores.
@@ -40,8 +41,8 @@ def lens(
     Depth 0 is the embedding, depth ``l + 1`` the stream after layer ``l``. Two readings are always
     given together, because they answer different questions and can disagree by most of a network:
 
-    - ``frozen``: the final norm held at its value on the item; partial sums of what the layers
-      write, ending in the score.
+    - ``frozen``: norms held at their value on the item (and a head that is not linear at its
+      direction there); partial sums of what the layers write, ending in the score.
     - ``applied``: head and norm applied to the stream at that depth, as if the network ended there
       (the logit-lens reading).
 
@@ -65,7 +66,9 @@ def lens(
     Raises
     ------
     CapabilityError
-        If the signal has no linear readout on activations.
+        If the trunk was not looked into.
+    AnatomyError
+        If the stream is normed inside blocks that did not verify.
 
     Notes
     -----
@@ -73,23 +76,12 @@ def lens(
     is the depth after which it never falls below that again. Margins that are zero at the end have
     neither: they are NaN and counted as degenerate.
     """
-    require(signal, Capability.ACTIVATIONS | Capability.LINEAR_READOUT, "lens")
+    require(signal, Capability.ACTIVATIONS, "lens")
     given = as_pairs(pairs)
-    chosen = signal.readout(readout)
     sides = Sides.of(signal, given, position, truncate)
-    layers = [Site("resid_post", k) for k in range(signal.meta.n_layers)]
-    stream = [Site("embed"), *layers]
-    values = np.empty((len(sides.encoded), len(READINGS), len(stream)))
-    sweep = signal.sweep(
-        sides.encoded, stream, sides.read, batch_tokens=batch_tokens, progress=progress
-    )
-    for seen in sweep:
-        exact = signal.linearize(chosen, seen.sites[stream[-1]])
-        for depth, site in enumerate(stream):
-            state = seen.sites[site]
-            partial = (state.double() * exact.u).sum(-1) + exact.constant
-            values[seen.index, 0, depth] = partial.cpu().numpy()
-            values[seen.index, 1, depth] = chosen.project(state).cpu().numpy()
+    chosen = signal.bound(readout, sides.encoded, batch_tokens)
+    values = depth_readings(signal, sides.encoded, sides.read, chosen, batch_tokens, progress)
+    layers = signal.meta.n_layers
     margins = sides.split(values)[2].transpose(1, 0, 2)
     # Decided once for both readings, on the scores themselves.
     bad = np.abs(margins[0, :, -1]) <= _DEGENERATE * np.abs(values[:, 0, -1]).max()
@@ -102,8 +94,8 @@ def lens(
             dims=("reading", "pair", "depth"),
             coords={
                 "reading": list(READINGS),
-                "depth": np.arange(len(stream)),
-                "fraction": ("depth", np.arange(len(stream)) / len(layers)),
+                "depth": np.arange(layers + 1),
+                "fraction": ("depth", np.arange(layers + 1) / layers),
                 **sides.pair_coords(),
             },
             name="margin",

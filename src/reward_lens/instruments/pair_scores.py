@@ -17,8 +17,9 @@ from reward_lens.evidence.intervals import accuracy as accuracy_interval
 from reward_lens.evidence.intervals import cluster_t_slope, jackknife_correlation
 from reward_lens.instruments.sides import SIDES
 from reward_lens.signals import ClassifierRM
-from reward_lens.signals.classifier import BATCH_TOKENS, Progress
+from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
+from reward_lens.signals.sweeping import Progress
 
 Floats = npt.NDArray[np.float64]
 

@@ -9,13 +9,15 @@ import pandas as pd
 import xarray as xr
 from torch import Tensor
 
-from reward_lens.backbone import Encoded
+from reward_lens.backbone import MEAN, Encoded, attention_sources
 from reward_lens.data import as_pairs
+from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence
 from reward_lens.instruments.sides import Sides
 from reward_lens.signals import Capability, ClassifierRM, require
-from reward_lens.signals.classifier import BATCH_TOKENS, Progress
+from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
+from reward_lens.signals.sweeping import Progress
 
 
 def source_attribution(
@@ -49,21 +51,30 @@ def source_attribution(
     Raises
     ------
     CapabilityError, AnatomyError
-        If heads did not verify, or the attention of a layer cannot be reproduced.
+        If heads did not verify, the attention of a layer cannot be reproduced, or the head reads
+        the mean over tokens.
     """
-    require(signal, Capability.ACTIVATIONS | Capability.LINEAR_READOUT, "source_attribution")
+    require(signal, Capability.ACTIVATIONS, "source_attribution")
     given = as_pairs(pairs)
-    chosen = signal.readout(readout)
     sides = Sides.of(signal, given, position, truncate)
+    if MEAN in sides.read:
+        raise CapabilityError(
+            "source_attribution splits the attention of one token, and this head reads the mean "
+            "over all of them"
+        )
+    chosen = signal.bound(readout, sides.encoded, batch_tokens)
     n, layers = len(given), signal.meta.n_layers
     values = np.full((2 * n, layers, max(len(e.ids) for e in sides.encoded)), np.nan)
     writes = np.empty((2 * n, layers, 2))
 
-    def functional(last_state: Tensor) -> Tensor:
-        return signal.linearize(chosen, last_state).u
-
     for batch in signal.trunk.batches(sides.encoded, batch_tokens):
-        found = signal.trunk.attention_sources(batch, sides.read, functional)
+
+        def functional(last: Tensor, normed: Tensor, index: Any = batch.index) -> Tensor:
+            _, direction = chosen.local(normed, index)
+            frozen = signal.trunk.freeze_final_norm(last)
+            return direction if frozen is None else frozen.pull_back(direction)
+
+        found = attention_sources(signal.trunk, batch, sides.read, functional)
         shares = found.shares.cpu().numpy()
         for row, item in enumerate(batch.index):
             length = len(sides.encoded[item].ids)

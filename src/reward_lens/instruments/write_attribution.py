@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,11 @@ from reward_lens.evidence import Evidence
 from reward_lens.evidence.intervals import cluster_t
 from reward_lens.instruments.sides import SIDES, Sides
 from reward_lens.signals import Capability, ClassifierRM, require
-from reward_lens.signals.classifier import BATCH_TOKENS, Progress
+from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.decomposition import decompose
 from reward_lens.signals.identity import observation
+from reward_lens.signals.segment import margin_directions
+from reward_lens.signals.sweeping import Progress
 
 _ROUNDING_WARNS, _ROUNDING_REFUSES = 0.01, 0.10  # of the median absolute margin
 
@@ -40,7 +43,15 @@ def attribution(
 
     The final norm is frozen at its value on each item, so that the split is linear and complete.
     Its scale differs between the two sides, so a write that is the same on both sides (the
-    embedding of the same token, say) has a share of the margin that is not zero.
+    embedding of the same token, say) has a share of the margin that is not zero. Norms that the
+    stream passes inside post-norm blocks are frozen in the same way.
+
+    A head that is not linear is taken at its gradient: for a score the one at the item, with the
+    rest as the write ``head_constant``; for a margin the mean one along the segment between the two
+    head inputs, whose products add up to it (what quadrature leaves is its ``head_constant``). Then
+    the margin row is not the difference of the two side rows. A head that is applied to every token
+    and averaged after has no such segment; there the margin is that difference, ``head_constant``
+    included.
 
     Parameters
     ----------
@@ -71,22 +82,22 @@ def attribution(
     UserWarning
         If rounding exceeds a hundredth of the median absolute margin.
     """
-    require(signal, Capability.ACTIVATIONS | Capability.LINEAR_READOUT, "attribution")
+    require(signal, Capability.ACTIVATIONS, "attribution")
     given = as_pairs(pairs)
-    chosen = signal.readout(readout)
     sides = Sides.of(signal, given, position, truncate)
-    found = decompose(
-        signal,
-        sides.encoded,
-        sides.read,
-        chosen,
-        by=by,
-        batch_tokens=batch_tokens,
-        progress=progress,
-    )
+    chosen = signal.bound(readout, sides.encoded, batch_tokens)
+    run = partial(decompose, signal, sides.encoded, sides.read, chosen, by=by,
+                  batch_tokens=batch_tokens, progress=progress)  # fmt: skip
+    found = run()
     found.refuse_if_incomplete(signal.meta.dtype)
     values = sides.split(found.shares)
     margins = sides.split(found.score)[2]
+    cost = 1.0
+    if not chosen.affine:
+        directions = margin_directions(signal, sides.encoded, sides.read, chosen, batch_tokens)
+        if directions is not None:
+            values[2] = sides.split(run(directions=directions).shares)[2]
+        cost = 3.0
     rounding = _judge_rounding(signal, values[2, :, -1], margins)
     return observation(
         signal,
@@ -106,7 +117,7 @@ def attribution(
             "truncate": truncate,
             "batch_tokens": batch_tokens,
         },
-        cost=float(len(sides.encoded)),
+        cost=cost * len(sides.encoded),
         tables={
             "writes": _write_table(found.names, values[2], margins, given.lineages),
             "completeness": pd.DataFrame(

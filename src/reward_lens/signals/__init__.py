@@ -4,13 +4,14 @@ A classifier reward model is `r = w · norm(h) + b`; its head is a known directi
 """
 
 from reward_lens.signals.checks import Check, ConformanceReport
-from reward_lens.signals.classifier import ClassifierRM, Swept
+from reward_lens.signals.classifier import ClassifierRM
 from reward_lens.signals.conformance import run_conformance
 from reward_lens.signals.linearized import Linearized
 from reward_lens.signals.loading import load_signal
 from reward_lens.signals.process import from_tiny
 from reward_lens.signals.protocol import Capability, RewardSignal, SignalMeta, require
 from reward_lens.signals.readouts import Readout
+from reward_lens.signals.sweeping import Swept
 from reward_lens.signals.wrap import wrap_hf_model
 
 __all__ = [

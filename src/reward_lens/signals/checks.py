@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from reward_lens.backbone import Encoded, Site, read_rows
+from reward_lens.backbone import MEAN, Encoded, Site, masked_mean, read_rows, write_sites
 from reward_lens.data import Item
 from reward_lens.errors import ConformanceError, RewardLensError
 from reward_lens.signals.classifier import ClassifierRM
 from reward_lens.signals.decomposition import CLOSURE, COMPLETENESS_FP32, decompose
+from reward_lens.signals.protocol import Capability
+from reward_lens.signals.readouts import Readout
+from reward_lens.signals.scoring import scores_at
 
 _EXACT = 1e-5  # of the scores' spread; what reordered float32 sums differ by
 _COARSE = 0.5  # in half precision only gross faults are judged; the gap itself is printed
@@ -113,9 +117,38 @@ class Probed:
         return np.array([self.scores([k], "right")[0] for k in range(len(self.encoded))])
 
     @cached_property
+    def natively_read(self) -> Floats:
+        """Every probe's score, each alone, read where the model's own class reads."""
+        if [e.native for e in self.encoded] == self.read:
+            return self.alone
+        return np.array([self.curve(k)[e.native] for k, e in enumerate(self.encoded)])
+
+    @cached_property
+    def by_ids(self) -> Floats:
+        """Every probe's score, its ids given as ids (without token types)."""
+        items = [Item(ids=tuple(e.ids.tolist())) for e in self.encoded]
+        return self.signal.score(items, truncate="right").value.values.astype(float)
+
+    @cached_property
     def spread(self) -> float:
-        """Range of the scores: the scale on which gaps are judged."""
-        return float(max(np.ptp(self.alone), 1e-6 * np.abs(self.alone).max(), 1e-12))
+        """Range of the scores: the scale on which gaps are judged.
+
+        Of a head of several rows the widest row's: their mean can cancel to almost nothing.
+        """
+        spread = np.ptp(self.alone)
+        if len(self.readout.rows) > 1:
+            rows = [r for r in self.signal.readouts() if len(r.rows) == 1]
+            spread = max(np.ptp([self._read(k, r) for k in self._all]) for r in rows)
+        return float(max(spread, 1e-6 * np.abs(self.alone).max(), 1e-12))
+
+    @property
+    def _all(self) -> range:
+        return range(len(self.encoded))
+
+    def _read(self, k: int, readout: Readout) -> float:
+        return float(
+            scores_at(self.signal, [self.encoded[k]], readout, [[self.read[k]]], _WHOLE)[0, 0]
+        )
 
     def scores(self, index: Sequence[int], side: str) -> Floats:
         """Scores of some probes in one batch, padded on ``side``."""
@@ -123,32 +156,48 @@ class Probed:
         read = [self.read[i] for i in index]
         out = np.empty(len(part))
         for batch in self.signal.trunk.batches(part, _WHOLE, side):
-            states = self.signal.trunk.capture(batch, [Site("final_norm")], read_rows(read))
-            out[batch.index] = self.readout.read(states[Site("final_norm")]).double().cpu().numpy()
+            normed = self.signal.trunk.final_states(batch)
+            where = np.asarray(index)[batch.index]
+            if self.readout.head.pool == "late":
+                values = masked_mean(batch, self.readout.read(normed, where))
+            else:
+                values = self.readout.read(read_rows(read)(batch, normed), where)
+            out[batch.index] = values.double().cpu().numpy()
         return out
 
-    def curve(self, encoded: Encoded) -> Floats:
-        """Score at every token of one item."""
-        (batch,) = self.signal.trunk.batches([encoded], _WHOLE)
-        states = self.signal.trunk.capture(batch, [Site("final_norm")])[Site("final_norm")]
-        return self.readout.read(states[0]).double().cpu().numpy()
+    def curve(self, k: int, encoded: Encoded | None = None) -> Floats:
+        """Our score read at every token of probe ``k`` (or of other ids of its item)."""
+        states = self._states(self.encoded[k] if encoded is None else encoded)
+        return self.readout.read(states, np.array([k]))[0].double().cpu().numpy()
 
     @torch.no_grad()
-    def native_curve(self, encoded: Encoded) -> Floats:
-        """The model's own head, in its own dtype, at every token of one item."""
-        (batch,) = self.signal.trunk.batches([encoded], _WHOLE)
-        states = self.signal.trunk.capture(batch, [Site("final_norm")])[Site("final_norm")]
-        logits = self.signal.trunk.anatomy.head(states)[0].double()
-        curve: Floats = logits[:, list(self.readout.rows)].mean(-1).cpu().numpy()
+    def native_curve(self, k: int) -> Floats:
+        """The model's own head, in its own dtype, at every token of one probe."""
+        states = self._states(self.encoded[k])
+        logits = self.signal.trunk.anatomy.head.native(states[0])
+        curve: Floats = self._of_rows(logits.double(), k).cpu().numpy()
         return curve
 
+    def _states(self, encoded: Encoded) -> Tensor:
+        (batch,) = self.signal.trunk.batches([encoded], _WHOLE)
+        return self.signal.trunk.final_states(batch)
+
+    def _of_rows(self, logits: Tensor, k: int) -> Tensor:
+        """The readout of probe ``k`` from the model's own logits ``[..., rows]``."""
+        sign = self.signal.meta.sign
+        return sign * logits[..., list(self.readout.rows)].mean(-1)
+
     @torch.no_grad()
-    def native(self, encoded: Encoded) -> float:
+    def native(self, k: int) -> float:
         """The readout from the model's own logits, on the item alone and unpadded."""
+        encoded = self.encoded[k]
+        self.signal.trunk.forget()
         ids = torch.from_numpy(encoded.ids)[None].to(self.signal.trunk.device)
         model: Any = self.signal.trunk.model
-        logits = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False).logits
-        return float(logits[0].double()[list(self.readout.rows)].mean())
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        if encoded.types is not None:
+            given["token_type_ids"] = torch.from_numpy(encoded.types)[None].to(ids.device)
+        return float(self._of_rows(model(**given).logits[0].double(), k))
 
     def gap(self, name: str, gap: float, meaning: str, spread: float | None = None) -> Check:
         """A check of a difference of scores against their spread."""
@@ -184,19 +233,26 @@ def batch_alone(s: Probed) -> Check:
 
 
 def padding_side(s: Probed) -> Check:
-    """Padding on the left and on the right give the same scores."""
-    left = s.scores(range(len(s.encoded)), "left")
-    gap = np.abs(left - s.scores(range(len(s.encoded)), "right"))
+    """Ids that come padded on either side give the scores of the ids alone."""
+    pad, gap = s.signal.encoder.pad_id, 0.0
+    if pad is not None and all(pad not in e.ids for e in s.encoded):
+        rows = [e.ids.tolist() for e in s.encoded]
+        for padded in ([[*r, pad, pad] for r in rows], [[pad, pad, pad, *r] for r in rows]):
+            again = s.signal.score([Item(ids=tuple(r)) for r in padded], truncate="right")
+            gap = max(gap, float(np.abs(again.value.values - s.by_ids).max()))
+    if s.signal.trunk.inputs.positions:  # where positions are ours, the layout must not matter
+        left = s.scores(range(len(s.encoded)), "left")
+        gap = max(gap, float(np.abs(left - s.scores(range(len(s.encoded)), "right")).max()))
     return s.gap(
-        "padding side", float(gap.max()),
+        "padding side", gap,
         "padding on the left moves scores: positions or the read token do not follow the mask",
     )  # fmt: skip
 
 
 def head_native(s: Probed) -> Check:
     """Our score is the model's own logit."""
-    native = np.array([s.native(e) for e in s.encoded])
-    gap = float(np.abs(np.array([s.curve(e)[e.native] for e in s.encoded]) - native).max())
+    native = np.array([s.native(k) for k in range(len(s.encoded))])
+    gap = float(np.abs(s.natively_read - native).max())
     if not s.half:
         return s.gap("head = native", gap, _HEAD_MEANS)
     allowed = _native_rounding(s)
@@ -213,17 +269,38 @@ def _native_rounding(s: Probed) -> float:
     """Bound on what the model's own half-precision head loses: its epsilon times Σ|w·h|."""
     sizes = []
     for batch in s.signal.trunk.batches(s.encoded, _WHOLE):
-        h = s.signal.trunk.capture(batch, [Site("final_norm")], read_rows(s.read))
-        sizes.append((h[Site("final_norm")].float().abs() @ s.readout.direction.abs()).max())
-    return 2 * torch.finfo(s.signal.trunk.dtype).eps * float(max(sizes))
+        h = s.signal.trunk.final_states(batch).float()
+        sizes.append((s.readout.head.features(h).abs() @ s.readout.direction.abs()).max())
+    steps = len(s.readout.head.steps)  # every module of the head rounds once more
+    return 2 * steps * torch.finfo(s.signal.trunk.dtype).eps * float(max(sizes))
+
+
+@torch.no_grad()
+def composite_native(s: Probed) -> Check:
+    """The gated score, read by a direction per item, is the one of the checkpoint's formula."""
+    means = "the gate is read at another token, or its weights are put on other rows"
+    model: Any = s.signal.trunk.model
+    if s.signal.gate is None:
+        return Check("composite = native", True, "the head has no gate", "-", means)
+    try:
+        ours = s.signal.score(s.items, readout="composite", truncate="right").value.values
+    except RewardLensError as error:
+        return Check("composite = native", False, str(error), "-", means)
+    native = [float(model.composite(torch.from_numpy(e.ids)[None].to(s.signal.trunk.device)))
+              for e in s.encoded]  # fmt: skip
+    gap = np.abs(ours - s.signal.meta.sign * np.array(native)).max()
+    return s.gap("composite = native", float(gap), means, spread=max(np.ptp(native), 1e-12))
 
 
 def read_position(s: Probed) -> Check:
     """Of all tokens, the one we read is where the model's own head gives the model's own score."""
+    if s.readout.head.pool in ("mean", "late"):
+        return Check("read position", True, "the head reads the mean over all tokens", "-", "")
     wrong, away = 0, 0
-    for encoded, read in zip(s.encoded, s.read, strict=True):
-        expected = encoded.native if s.signal.meta.position == "native" else encoded.last
-        gap = np.abs(s.native_curve(encoded) - s.native(encoded))
+    for k, (encoded, read) in enumerate(zip(s.encoded, s.read, strict=True)):
+        places = {"native": encoded.native, "last": len(encoded.ids) - 1, "first": 0, "mean": MEAN}
+        expected = places[s.signal.meta.position]
+        gap = np.abs(s.native_curve(k) - s.native(k))
         wrong += read != expected or bool(gap[encoded.native] > gap.min())
         away += encoded.native != encoded.last
     return Check(
@@ -236,14 +313,17 @@ def read_position(s: Probed) -> Check:
 
 def prefix_curve(s: Probed) -> Check:
     """The curve of prefix scores is the scores of the cut ids."""
-    if not s.signal.trunk.anatomy.causal:
+    if Capability.PREFIX_SCORES not in s.signal.caps:
         return Check("prefix curve", True, "not causal: no prefix scores are offered", "-", "")
+    limit = s.signal.trunk.alone_beyond
     gap, low, high = 0.0, np.inf, -np.inf
-    for encoded in s.encoded:
-        curve = s.curve(encoded)
+    for k, encoded in enumerate(s.encoded):
+        if limit is not None and encoded.last >= limit:
+            continue
+        curve = s.curve(k)
         low, high = min(low, float(curve.min())), max(high, float(curve.max()))
         for cut in {len(encoded.ids) // 3, len(encoded.ids) // 2, len(encoded.ids) - 2} - {0}:
-            alone = s.curve(Encoded(encoded.ids[:cut], cut - 1))[-1]
+            alone = s.curve(k, Encoded(encoded.ids[:cut], cut - 1))[-1]
             gap = max(gap, abs(float(alone - curve[cut - 1])))
     means = "the curve of prefix scores is not the scores of the cut texts"
     # Prefix scores range wider than the scores of whole texts; rounding follows what is compared.
@@ -253,6 +333,9 @@ def prefix_curve(s: Probed) -> Check:
 def completeness(s: Probed) -> Check:
     """The writes found add up to the score."""
     means = "attribution would leave something out: a write, a norm or a scale was not found"
+    if not s.signal.trunk.anatomy.adds_up:
+        why = "no writes verified here, so none are offered"
+        return Check("completeness", True, why, "-", means)
     try:
         found = decompose(s.signal, s.encoded, s.read, s.readout)
     except RewardLensError as error:
@@ -273,20 +356,13 @@ def completeness(s: Probed) -> Check:
 def hooked_plain(s: Probed) -> Check:
     """A forward that is looked at is bit-equal to one that is not."""
     trunk = s.signal.trunk
-    kinds = ("resid_post", "attn_out", "mlp_out")
-    blocks = range(trunk.n_layers)
-    verified = all(b.attn and b.mlp for b in trunk.anatomy.blocks)
-    sites = [Site(k, i) for i in blocks for k in (kinds if verified else kinds[:1])]
+    anatomy = trunk.anatomy
+    sites = [Site("resid_post", i) for i in range(trunk.n_layers)]
+    sites += write_sites(anatomy) if anatomy.adds_up else []
     different = 0
     for encoded in s.encoded:
         (batch,) = trunk.batches([encoded], _WHOLE)
-        hooked = trunk.capture(batch, [*sites, Site("final_norm")])[Site("final_norm")]
-        base: Any = trunk.base
-        positions = {"position_ids": batch.positions} if trunk._takes_positions else {}
-        plain = base(
-            input_ids=batch.ids, attention_mask=batch.mask, use_cache=False, **positions
-        ).last_hidden_state
-        different += not torch.equal(plain, hooked)
+        different += not torch.equal(trunk.forward(batch, {})[0], trunk.looked_at(batch, sites))
     return Check(
         "hooked = plain", different == 0, f"{different} of {len(s.encoded)} forwards differ", "0",
         "looking changes what is looked at: activations are not those of the scored forward",
@@ -335,32 +411,20 @@ def checkpoint_keys(s: Probed) -> Check:
 
 def template_round_trip(s: Probed) -> Check:
     """One BOS where there is one at all, and tokens that decode to the text they stand for."""
-    tokenizer = s.signal.encoder.tokenizer
-    bos, wrong = tokenizer.bos_token_id, []
-    convention = s.signal.meta.bos
+    encoder, wrong = s.signal.encoder, []
+    bos, convention = encoder.frame.opening, s.signal.meta.bos
     for item, encoded in zip(s.items, s.encoded, strict=True):
         ids = encoded.ids.tolist()
         starts = next((k for k, i in enumerate(ids) if i != bos), len(ids))
-        if bos is not None and convention != "none" and starts != 1:
+        if bos is not None and convention in ("template", "tokenizer") and starts != 1:
             wrong.append(f"{starts} BOS at the start")
-        if encoded.cut:
-            continue
-        aligned = s.signal.encoder.align(item)
-        if tokenizer.is_fast and aligned.spans is None:
-            wrong.append("offsets do not decode to the text")
-        if tokenizer.decode(ids).split() != _with_bos(aligned.text, ids, tokenizer).split():
-            wrong.append("ids do not decode to the text")
+        if not encoded.cut and encoder.align(item).verified is None:
+            wrong.append("tokens could not be placed in the text they stand for")
     return Check(
         "template round trip", not wrong,
         f"{len(wrong)} faults" + (f": {wrong[0]}" if wrong else f"; BOS by {convention}"), "0",
         "the model is given another text than the one shown, or begins with a doubled BOS",
     )  # fmt: skip
-
-
-def _with_bos(text: str, ids: list[int], tokenizer: Any) -> str:
-    bos = tokenizer.bos_token
-    added = bos and ids and ids[0] == tokenizer.bos_token_id and not text.startswith(bos)
-    return f"{bos}{text}" if added else text
 
 
 @torch.no_grad()
@@ -379,7 +443,7 @@ def finite(s: Probed) -> Check:
             continue
         model: Any = copy.deepcopy(trunk.model).to(dtype)
         logits = [
-            model(input_ids=torch.from_numpy(e.ids)[None].to(trunk.device), use_cache=False).logits
+            model(input_ids=torch.from_numpy(e.ids)[None].to(trunk.device)).logits
             for e in s.encoded
         ]
         ok = all(bool(torch.isfinite(x).all()) for x in logits)

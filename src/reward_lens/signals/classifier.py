@@ -1,51 +1,30 @@
-"""Classifier reward models: a trunk with a linear head."""
+"""Classifier reward models: a trunk with a head on one of its last states."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from reward_lens.backbone import FINAL, Encoded, Encoder, Site, Trunk, read_rows
-from reward_lens.data import as_items
+from reward_lens.backbone import Encoded, Encoder, Explanation, Site, Trunk
+from reward_lens.data import as_item, as_items
 from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence, Subject
 from reward_lens.signals.derivatives import differentiate
 from reward_lens.signals.identity import signal_fingerprint
 from reward_lens.signals.item_tables import position_table
 from reward_lens.signals.linearized import Linearized, linearize
-from reward_lens.signals.protocol import Capability, SignalMeta
+from reward_lens.signals.protocol import Capability, SignalMeta, require
 from reward_lens.signals.readouts import Readout
+from reward_lens.signals.row_readouts import RowReadouts
 from reward_lens.signals.scoring import item_evidence, prefix_curves, scores_at
+from reward_lens.signals.sweeping import Progress, Swept, sweep
 
 #: Padded tokens of one forward. Small batches suit a CPU; raise it on an accelerator.
 BATCH_TOKENS = 4096
-POSITIONS = ("native", "last")
-
-Progress = Callable[[int], None]
-
-
-@dataclass(frozen=True)
-class Swept:
-    """What one forward of a sweep saw.
-
-    Attributes
-    ----------
-    index : ndarray of int, [batch]
-        Which items.
-    sites : dict
-        Site -> tensor in the trunk's dtype: ``[batch, width]`` at the read position, or
-        ``[batch, length, width]`` where all positions were asked for.
-    lengths : ndarray of int, [batch]
-    """
-
-    index: np.ndarray[Any, np.dtype[np.int64]]
-    sites: dict[Site, Tensor]
-    lengths: np.ndarray[Any, np.dtype[np.int64]]
+POSITIONS = ("native", "last", "first", "mean")
 
 
 class ClassifierRM:
@@ -59,12 +38,16 @@ class ClassifierRM:
     trunk : Trunk
     encoder : Encoder
     meta : SignalMeta
+    gate : object, optional
+        Of a gated head; :class:`~reward_lens.backbone.headed.Gate`.
     """
 
-    def __init__(self, trunk: Trunk, encoder: Encoder, meta: SignalMeta) -> None:
+    def __init__(self, trunk: Trunk, encoder: Encoder, meta: SignalMeta, gate: Any = None) -> None:
         self.trunk = trunk
         self.encoder = encoder
+        self.gate = gate
         self._meta = meta
+        self._rows = RowReadouts(trunk, meta.sign, meta.labels, gate)
         self._fingerprint: tuple[object, str] | None = None
 
     def __repr__(self) -> str:
@@ -81,19 +64,19 @@ class ClassifierRM:
 
     def with_meta(self, **changes: Any) -> ClassifierRM:
         """The same signal with some of its recorded facts replaced."""
-        return ClassifierRM(self.trunk, self.encoder, replace(self._meta, **changes))
+        return ClassifierRM(self.trunk, self.encoder, self._meta.updated(**changes), self.gate)
 
     @property
     def caps(self) -> Capability:
         """What can be asked of this signal."""
-        caps = (
-            Capability.SCORES
-            | Capability.ACTIVATIONS
-            | Capability.GRADIENTS
-            | Capability.HVP
-            | Capability.LINEAR_READOUT
-        )
-        return caps | Capability.PREFIX_SCORES if self.trunk.anatomy.causal else caps
+        caps, anatomy = Capability.SCORES, self.trunk.anatomy
+        if anatomy.causal and self.trunk.alone_beyond != 0:
+            caps |= Capability.PREFIX_SCORES
+        if anatomy.blocks:
+            caps |= Capability.ACTIVATIONS | Capability.GRADIENTS | Capability.HVP
+        if anatomy.head.affine:
+            caps |= Capability.LINEAR_READOUT
+        return caps
 
     @property
     def fingerprint(self) -> str:
@@ -104,55 +87,35 @@ class ClassifierRM:
 
     def head(self) -> tuple[Tensor, Tensor]:
         """Rows and biases as the model holds them now: float32, [rows, width] and [rows]."""
-        module: Any = self.trunk.anatomy.head
-        weight = module.weight.detach().to(torch.float32)
-        bias = getattr(module, "bias", None)
-        zero = torch.zeros(len(weight), device=weight.device)
-        return weight, zero if bias is None else bias.detach().to(torch.float32)
+        return self.trunk.anatomy.head.rows()
 
     def readouts(self) -> list[Readout]:
-        """Every named scalar: ``reward``, and ``criterion:k`` where the head has several rows."""
-        weight, bias = self.head()
-        rows = tuple(range(len(weight)))
-        if len(rows) == 1:
-            return [self._readout("reward", weight[0], float(bias[0]), rows)]
-        mean = self._readout(
-            "reward",
-            weight.mean(0),
-            float(bias.mean()),
-            rows,
-            {"aggregate": "row_mean", "legacy": True, "bias": float(bias.mean())},
-        )
-        each = [self._readout(f"criterion:{k}", weight[k], float(bias[k]), (k,)) for k in rows]
-        return [mean, *each]
+        """Every named scalar: ``reward``; with several rows ``criterion:k``; ``composite``."""
+        return self._rows.all()
 
     def readout(self, name: str = "reward") -> Readout:
-        """One readout by name.
+        """One readout by name; a row also by the checkpoint's label, ``criterion:<label>``.
 
         Raises
         ------
         CapabilityError
             If there is none of that name.
         """
-        found = {r.name: r for r in self.readouts()}
-        if name not in found:
-            raise CapabilityError(f"no readout {name!r}; this signal has {', '.join(found)}")
-        return found[name]
+        return self._rows.named(name)
 
-    def _readout(
-        self,
-        name: str,
-        direction: Tensor,
-        bias: float,
-        rows: tuple[int, ...],
-        meta: Mapping[str, Any] | None = None,
+    def bound(
+        self, name: str, encoded: Sequence[Encoded], batch_tokens: int = BATCH_TOKENS
     ) -> Readout:
-        through = () if self.trunk.anatomy.final_norm is None else ("final_norm",)
-        site = Site("resid_post", self.trunk.n_layers - 1)
-        given = {"bias": bias} if meta is None else meta
-        return Readout(
-            name, "linear", site, FINAL, through, direction, bias, rows, self.trunk, given
-        )
+        """A readout ready for these items: a composite gets each item's direction.
+
+        Raises
+        ------
+        CapabilityError
+            If there is none of that name.
+        TokenizeError
+            If an item lacks what a gate is read at.
+        """
+        return self._rows.bind(self.readout(name), encoded, batch_tokens)
 
     def encode(self, items: Iterable[Any], truncate: str = "error") -> list[Encoded]:
         """Turn items into ids, as every method does.
@@ -170,11 +133,15 @@ class ClassifierRM:
         Raises
         ------
         CapabilityError
-            If ``position`` is neither ``"native"`` nor ``"last"``.
+            If ``position`` is none of ``"native"``, ``"last"``, ``"first"``, ``"mean"``.
         """
         position = self.meta.position if position is None else position
         if position not in POSITIONS:
             raise CapabilityError(f"position={position!r}: choose one of {', '.join(POSITIONS)}")
+        if position != "native" and self.trunk.anatomy.head.pool == "late":
+            raise CapabilityError(
+                f"position={position!r}: this head is averaged over the tokens after it is applied"
+            )
         return [e.read(position) for e in encoded]
 
     def sweep(
@@ -193,16 +160,12 @@ class ClassifierRM:
         encoded : sequence of Encoded
         sites : sequence of Site
         read : sequence of int or None
-            One token index per item, or ``None`` for all positions.
+            One token index per item (``MEAN`` for all its tokens as rows), or ``None`` for all
+            positions as they are laid out.
         progress : callable, optional
             Told the number of items of each finished batch.
         """
-        rows = read_rows(read) if read is not None else None
-        for batch in self.trunk.batches(encoded, batch_tokens):
-            seen = self.trunk.capture(batch, sites, rows)
-            yield Swept(batch.index, seen, batch.lengths.cpu().numpy())
-            if progress is not None:
-                progress(len(batch.index))
+        return sweep(self.trunk, encoded, sites, read, batch_tokens, progress)
 
     def score(
         self,
@@ -241,9 +204,9 @@ class ClassifierRM:
         """
         given = as_items(items)
         encoded = self.encoder.encode(given, truncate)
-        chosen = self.readout(readout)
+        chosen = self.bound(readout, encoded, batch_tokens)
         read = self.read_index(encoded, position)
-        other = [e.last if r == e.native else e.native for e, r in zip(encoded, read, strict=True)]
+        other = _other(encoded, read)
         found = scores_at(self, encoded, chosen, (read, other), batch_tokens, progress)
         return item_evidence(
             self,
@@ -280,16 +243,18 @@ class ClassifierRM:
         Raises
         ------
         CapabilityError
-            If the trunk is not causal.
+            If the trunk is not causal, or an item is so long that its whole length matters.
         """
-        if not self.trunk.anatomy.causal:
-            raise CapabilityError(
-                "score_prefixes needs PREFIX_SCORES: this trunk is not causal, so the value at a "
-                "token depends on later ones"
-            )
+        require(self, Capability.PREFIX_SCORES, "score_prefixes")
         given = as_items(items)
         encoded = self.encoder.encode(given, truncate)
-        chosen = self.readout(readout)
+        limit = self.trunk.alone_beyond
+        if limit is not None and (long := [k for k, e in enumerate(encoded) if e.last >= limit]):
+            raise CapabilityError(
+                f"item {long[0]} has {encoded[long[0]].last + 1} tokens: beyond {limit} the states "
+                f"of this model depend on the whole length, so a prefix has no score in it"
+            )
+        chosen = self.bound(readout, encoded, batch_tokens)
         return item_evidence(
             self,
             "score_prefixes",
@@ -343,7 +308,8 @@ class ClassifierRM:
         rows: dict[str, list[Any]] = {str(s): [None] * len(encoded) for s in parsed}
         for seen in self.sweep(encoded, parsed, read, batch_tokens=batch_tokens):
             for site, tensor in seen.sites.items():
-                for row, item, length in zip(tensor, seen.index, seen.lengths, strict=True):
+                kept = seen.mean(tensor) if read is not None else tensor
+                for row, item, length in zip(kept, seen.index, seen.lengths, strict=True):
                     rows[str(site)][item] = (
                         row.clone() if read is not None else row[:length].clone()
                     )
@@ -372,7 +338,7 @@ class ClassifierRM:
             If the model does not have the site.
         """
         encoded = self.encode(items, truncate)
-        read, chosen = self.read_index(encoded, position), self.readout(readout)
+        read, chosen = self.read_index(encoded, position), self.bound(readout, encoded)
         return differentiate(self.trunk, encoded, read, chosen, Site.parse(site), batch_tokens)
 
     def hvp(
@@ -405,13 +371,34 @@ class ClassifierRM:
             If a vector has another shape than its item.
         """
         encoded = self.encode(items, truncate)
-        read, chosen = self.read_index(encoded, position), self.readout(readout)
+        read, chosen = self.read_index(encoded, position), self.bound(readout, encoded)
         parsed = Site.parse(site)
         return differentiate(self.trunk, encoded, read, chosen, parsed, batch_tokens, vectors)
 
-    def linearize(self, readout: Readout, last_state: Tensor) -> Linearized:
-        """Hold the final norm at its value on last states ``[n, width]``."""
-        return linearize(self.trunk, readout, last_state)
+    def linearize(
+        self, readout: Readout, seen: Swept, directions: Tensor | None = None
+    ) -> Linearized:
+        """Hold head and final norm at their value on the items of a batch."""
+        return linearize(self.trunk, readout, seen, directions)
+
+    def explain(self, item: Any, truncate: str = "error") -> Explanation:
+        """What the model is given for an item: text, ids, the token that is read, spans.
+
+        Parameters
+        ----------
+        item : Item or anything :func:`~reward_lens.data.as_item` takes
+
+        Returns
+        -------
+        Explanation
+            Printable.
+
+        Raises
+        ------
+        DataError, TokenizeError
+            As for scoring it.
+        """
+        return self.encoder.explain(as_item(item), truncate)
 
     def subject(
         self, data: str, readout: Readout, position: str | None = None, **notes: Any
@@ -424,6 +411,7 @@ class ClassifierRM:
             "template": m.template,
             "bos": m.bos,
             "position": position or m.position,
+            **m.chosen,
             **notes,
         }
         if readout.note:
@@ -434,3 +422,11 @@ class ClassifierRM:
 def _asked(readout: str, truncate: str, batch_tokens: int) -> dict[str, Any]:
     """The parameters of a scoring call, for its record."""
     return {"readout": readout, "truncate": truncate, "batch_tokens": batch_tokens}
+
+
+def _other(encoded: Sequence[Encoded], read: Sequence[int]) -> list[int]:
+    """Of native and last token, the one that is not read; the same where there is no other."""
+    return [
+        r if r < 0 or e.native < 0 else e.last if r == e.native else e.native
+        for e, r in zip(encoded, read, strict=True)
+    ]

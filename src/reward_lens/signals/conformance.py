@@ -31,6 +31,7 @@ _ALL = (
     checks.batch_alone,
     checks.padding_side,
     checks.head_native,
+    checks.composite_native,
     checks.read_position,
     checks.prefix_curve,
     checks.completeness,

@@ -10,11 +10,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from reward_lens.backbone import Encoded, Site
+from reward_lens.backbone import (
+    Encoded,
+    FrozenStream,
+    Site,
+    freeze_stream,
+    head_shares,
+    stream_sites,
+    write_sites,
+)
 from reward_lens.errors import CapabilityError, NumericsError
-from reward_lens.signals.classifier import BATCH_TOKENS, ClassifierRM, Progress
-from reward_lens.signals.linearized import Linearized
+from reward_lens.signals.classifier import BATCH_TOKENS, ClassifierRM
 from reward_lens.signals.readouts import Readout
+from reward_lens.signals.sweeping import Progress, Swept
 
 BY = ("component", "head")
 #: Largest gap between the sum of the writes and the score, in shares of the sum of their sizes.
@@ -32,8 +40,9 @@ class Decomposition:
     Attributes
     ----------
     names : list of str
-        ``embed``, one per sublayer or head, ``bias`` (what the biases of the norm and the head
-        add), and last ``rounding``.
+        ``embed``, one per sublayer or head, ``bias`` (what the biases of norms and of a linear
+        head add), ``head_constant`` where the head is not linear (what it has beside its
+        direction at the item), and last ``rounding``.
     shares : ndarray, [item, write]
     score : ndarray, [item]
         In float64, from the same final state.
@@ -83,16 +92,20 @@ def decompose(
     readout: Readout,
     *,
     by: str = "component",
+    directions: Tensor | None = None,
     batch_tokens: int = BATCH_TOKENS,
     progress: Progress | None = None,
 ) -> Decomposition:
-    """Project every write of every item on the readout, the final norm frozen at the item.
+    """Project every write of every item on the readout, with all norms frozen at the item.
 
     Parameters
     ----------
     encoded, read : sequences
         Items and the token index to read of each.
     by : {"component", "head"}
+    directions : Tensor, optional
+        float64 ``[item, width]``: directions on the normed state instead of the head's own
+        gradient at the item.
 
     Raises
     ------
@@ -107,20 +120,16 @@ def decompose(
     """
     if by not in BY:
         raise CapabilityError(f"by={by!r}: choose one of {', '.join(BY)}")
-    layers = range(signal.meta.n_layers)
-    kinds = [
-        "attn_out",
-        "mlp_out",
-        "resid_post",
-        *(("head_in", "attn_raw") if by == "head" else ()),
-    ]
-    sites = [Site("embed"), Site("final_norm"), *(Site(k, i) for i in layers for k in kinds)]
+    sites = [*stream_sites(signal.trunk.anatomy), Site("final_norm")]
+    if by == "head":
+        sites += [Site(k, s.layer) for s in write_sites(signal.trunk.anatomy)
+                  if s.kind == "attn_out" for k in ("head_in", "attn_raw")]  # fmt: skip
     names: list[str] = []
     shares: Floats | None = None
     score = np.empty(len(encoded))
     sweep = signal.sweep(encoded, sites, read, batch_tokens=batch_tokens, progress=progress)
     for seen in sweep:
-        names, parts, exact_score = _project(signal, seen.sites, readout, by)
+        names, parts, exact_score = _project(signal, seen, readout, by, directions)
         if shares is None:
             shares = np.empty((len(encoded), len(names)))
         shares[seen.index] = parts.cpu().numpy()
@@ -130,41 +139,44 @@ def decompose(
 
 
 def _project(
-    signal: ClassifierRM, states: dict[Site, Tensor], readout: Readout, by: str
+    signal: ClassifierRM, seen: Swept, readout: Readout, by: str, directions: Tensor | None
 ) -> tuple[list[str], Tensor, Tensor]:
-    """Writes of one batch: their names, ``[batch, write]``, and the score, all in float64."""
-    last_state = states[Site("resid_post", signal.meta.n_layers - 1)]
-    normed = states[Site("final_norm")]
-    exact = signal.linearize(readout, last_state)
-    x = states[Site("embed")].double()
-    names, parts = ["embed"], [(x * exact.u).sum(-1)]
-    rounding = exact.norm_rounding(last_state, normed)
-    for layer in range(signal.meta.n_layers):
-        attn = states[Site("attn_out", layer)].double()
-        mlp = states[Site("mlp_out", layer)].double()
-        y = states[Site("resid_post", layer)].double()
-        attn_share = (attn * exact.u).sum(-1)
-        if by == "head":
-            each, constant = _heads(signal, states, exact, layer)
-            names += [f"L{layer}.H{h}" for h in range(each.shape[-1])] + [f"L{layer}.attn_bias"]
+    """Writes of one batch: their names, ``[item, write]``, and the score, all in float64."""
+    states, anatomy = seen.sites, signal.trunk.anatomy
+    exact = signal.linearize(readout, seen, directions)
+    stream = freeze_stream(anatomy, states, exact.u)
+    names = ["embed"]
+    parts = [_share(states[Site("embed")], stream.depth[0])]
+    lost = stream.rounding
+    for site in write_sites(anatomy):
+        share = _share(states[site], stream.writes[site])
+        if by == "head" and site.kind == "attn_out":
+            each, constant = _heads(signal, states, stream, site)
+            names += [f"L{site.layer}.H{h}" for h in range(each.shape[-1])]
+            names.append(f"L{site.layer}.attn_bias")
             parts += [*each.unbind(-1), constant]
-            rounding = rounding + attn_share - each.sum(-1) - constant
+            lost = lost + share - each.sum(-1) - constant
         else:
-            names.append(f"L{layer}.attn_out")
-            parts.append(attn_share)
-        names.append(f"L{layer}.mlp_out")
-        parts.append((mlp * exact.u).sum(-1))
-        rounding = rounding + ((y - x - attn - mlp) * exact.u).sum(-1)
-        x = y
-    names += ["bias", "rounding"]
-    parts += [torch.full_like(rounding, exact.constant), rounding]
-    score = normed.double() @ exact.direction + readout.bias
-    return names, torch.stack(parts, -1), score
+            names.append(str(site))
+            parts.append(share)
+    totals = [seen.total(p) for p in parts]
+    names.append("bias")
+    totals.append(exact.constant + seen.total(stream.constant[0]))
+    if not readout.affine:
+        names.append("head_constant")
+        totals.append(exact.head_constant)
+    names.append("rounding")
+    totals.append(exact.rounding + seen.total(lost))
+    return names, torch.stack(totals, -1), exact.score
+
+
+def _share(state: Tensor, functional: Tensor) -> Tensor:
+    return (state.double() * functional).sum(-1)
 
 
 def _heads(
-    signal: ClassifierRM, states: dict[Site, Tensor], exact: Linearized, layer: int
+    signal: ClassifierRM, states: dict[Site, Tensor], stream: FrozenStream, site: Site
 ) -> tuple[Tensor, Tensor]:
-    return signal.trunk.head_shares(
-        layer, exact.u, states[Site("head_in", layer)], states[Site("attn_raw", layer)]
-    )
+    write = signal.trunk.anatomy.write(Site("head_out", site.layer))
+    mixed, raw = states[Site("head_in", site.layer)], states[Site("attn_raw", site.layer)]
+    return head_shares(write, stream.writes[site], mixed, raw)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reward_lens.backbone import Encoded, Site, Trunk, read_rows
+from reward_lens.backbone import Encoded, Site, Trunk, masked_mean, read_rows
 from reward_lens.errors import RewardLensError
 from reward_lens.signals.readouts import Readout
 
@@ -46,7 +46,9 @@ def differentiate(
     out: list[Any] = [None] * len(encoded)
 
     def score(normed: Tensor) -> Tensor:
-        return readout.read(read_rows(read)(batch, normed))
+        if readout.head.pool == "late":
+            return masked_mean(batch, readout.differentiable(normed, batch.index))
+        return readout.differentiable(read_rows(read)(batch, normed), batch.index)
 
     for batch in trunk.batches(encoded, batch_tokens):
         direction = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -47,10 +47,18 @@ class SignalMeta:
     bos : str
         Who supplies the first token: ``"template"``, ``"tokenizer"`` or ``"none"``.
     position : str
-        Which token the head reads: ``"native"`` (as transformers does) or ``"last"``.
+        Which token the head reads: ``"native"`` (as the checkpoint's own class does), ``"last"``,
+        ``"first"`` or ``"mean"``.
+    reads : str
+        The rule behind ``"native"``.
+    head, sign, eos : str, float, str
+        The head convention, -1 where the checkpoint's number is a cost, and what is done at the
+        end of a text.
+    labels : tuple of str
+        The checkpoint's names of its rows, where it gives them.
     pad_id : int or None
     max_length : int or None
-        Longest item in tokens.
+        Longest item in tokens; ``max_length_source`` says what sets it.
     dtype, device, kernel : str
         Of the trunk; ``kernel`` is the attention implementation.
     n_layers, width, n_rows : int
@@ -80,10 +88,25 @@ class SignalMeta:
     width: int
     n_rows: int
     granularity: str
+    max_length_source: str = ""
+    reads: str = "rightmost_non_pad"
+    head: str = "native"
+    sign: float = 1.0
+    eos: str = "as rendered"
+    labels: tuple[str, ...] = ()
     quickcheck: str = "skipped"
     ignored_keys: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def updated(self, **changes: Any) -> SignalMeta:
+        """The same with some facts replaced."""
+        return replace(self, **changes)
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What was chosen for this checkpoint, for the record of every measurement."""
+        return {"head": self.head, "reads": self.reads, "sign": self.sign, "eos": self.eos}
 
 
 @runtime_checkable

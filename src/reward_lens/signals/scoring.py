@@ -11,7 +11,7 @@ import torch
 import xarray as xr
 from torch import Tensor
 
-from reward_lens.backbone import Encoded, Site, read_rows
+from reward_lens.backbone import Batch, Encoded, Site, masked_mean, read_rows
 from reward_lens.data import Item, items_fingerprint
 from reward_lens.evidence import Evidence
 from reward_lens.signals.identity import observation
@@ -30,7 +30,7 @@ def scores_at(
     readout: Readout,
     reads: Sequence[Sequence[int]],
     batch_tokens: int,
-    progress: Callable[[int], None] | None,
+    progress: Callable[[int], None] | None = None,
 ) -> npt.NDArray[np.float32]:
     """Read every item at several tokens in one forward.
 
@@ -45,12 +45,17 @@ def scores_at(
     """
     out = np.empty((len(encoded), len(reads)), dtype=np.float32)
 
-    def rows(batch: Any, tensor: Tensor) -> Tensor:
+    def rows(batch: Batch, tensor: Tensor) -> Tensor:
+        if readout.head.pool == "late":
+            return tensor
         return torch.stack([read_rows(read)(batch, tensor) for read in reads], 1)
 
     for batch in signal.trunk.batches(encoded, batch_tokens):
         normed = signal.trunk.capture(batch, [_NORMED], rows)[_NORMED]
-        out[batch.index] = readout.read(normed).cpu().numpy()
+        values = readout.read(normed, batch.index)
+        if readout.head.pool == "late":
+            values = masked_mean(batch, values)[:, None].expand(-1, len(reads))
+        out[batch.index] = values.cpu().numpy()
         if progress is not None:
             progress(len(batch.index))
     return out
@@ -63,14 +68,29 @@ def prefix_curves(
     batch_tokens: int,
     progress: Callable[[int], None] | None,
 ) -> npt.NDArray[np.float32]:
-    """Read every item at every token: float32 ``[item, position]``, NaN beyond its last token."""
+    """Read every item at every token: float32 ``[item, position]``, NaN beyond its last token.
+
+    Where the head reads the mean over tokens, every entry is read from the mean up to there.
+    """
     curves = np.full((len(encoded), max(len(e.ids) for e in encoded)), np.nan, dtype=np.float32)
     sweep = signal.sweep(encoded, [_NORMED], None, batch_tokens=batch_tokens, progress=progress)
     for seen in sweep:
-        values = readout.read(seen.sites[_NORMED]).cpu().numpy()
-        for row, item, length in zip(values, seen.index, seen.lengths, strict=True):
+        normed = seen.sites[_NORMED]
+        if readout.head.pool == "mean":
+            normed = running_mean(normed)
+        values = readout.read(normed, seen.index)
+        if readout.head.pool == "late":
+            values = running_mean(values)
+        found = values.cpu().numpy()
+        for row, item, length in zip(found, seen.index, seen.lengths, strict=True):
             curves[item, :length] = row[:length]
     return curves
+
+
+def running_mean(values: Tensor) -> Tensor:
+    """Mean over positions up to each: ``[item, length, ...]``, float32; no padding before."""
+    count = torch.arange(1, values.shape[1] + 1, device=values.device).float()
+    return values.float().cumsum(1) / count.reshape(1, -1, *(1,) * (values.dim() - 2))
 
 
 def item_evidence(

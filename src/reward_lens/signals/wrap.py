@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from reward_lens.backbone import Encoder, Trunk
+from reward_lens.backbone import AnatomyNames, Encoder, Trunk, batch_limit, registered_names
 from reward_lens.errors import CheckpointError
 from reward_lens.signals.classifier import ClassifierRM
+from reward_lens.signals.convention import Convention
 from reward_lens.signals.protocol import SignalMeta
 
 _SUFFIX = "ForSequenceClassification"
+_NATIVE = Convention(head="native", rule=None)
+#: What the head reads -> the read rule of a model whose own class decides.
+_RULES = {"read": "rightmost_non_pad", "first": "first", "mean": "mean", "late": "mean"}
 
 
 def wrap_hf_model(
@@ -19,8 +23,14 @@ def wrap_hf_model(
     architecture: str | None = None,
     source: str = "memory",
     position: str = "native",
+    template: str | None = None,
+    bos: str | None = None,
+    eos: str | None = None,
+    sign: float | None = None,
+    anatomy: AnatomyNames | None = None,
     conformance_quickcheck: bool = True,
     ignored_keys: tuple[str, ...] = (),
+    convention: Convention = _NATIVE,
 ) -> ClassifierRM:
     """Make a signal of a transformers sequence classifier.
 
@@ -33,11 +43,21 @@ def wrap_hf_model(
         Name to record; the model's class by default.
     source : str
         Where it came from, for the record.
-    position : {"native", "last"}
-        Which token the head reads: the one transformers reads, or the last whatever it is.
+    position : {"native", "last", "first", "mean"}
+        Which token the head reads: the one the model's own class reads, or another.
+    template, bos, eos : str, optional
+        How an item becomes ids; see :class:`~reward_lens.backbone.Encoder`.
+    sign : float, optional
+        −1 where a lower number is better.
+    anatomy : AnatomyNames, optional
+        Where the parts of the trunk are, if the search needs help.
     conformance_quickcheck : bool
         Check that our reading equals the model's own before handing the signal out. Skipping is
         recorded in ``meta.quickcheck``.
+    ignored_keys : tuple of str
+        Inert keys of the checkpoint, for the record.
+    convention : Convention
+        How the checkpoint's score is read, where its class is not transformers' own.
 
     Returns
     -------
@@ -48,48 +68,93 @@ def wrap_hf_model(
     CheckpointError
         If the tokenizer knows more ids than the model has embeddings.
     AnatomyError
-        If no residual blocks or no linear head are found.
+        If no way from the trunk to the logits is found.
     ConformanceError
         If the quick check fails; the message is its table.
     """
     name = architecture or type(model).__name__
     _check_vocabulary(model, tokenizer)
-    notes = []
+    notes = list(convention.notes)
     if model.training:
         model.eval()
         notes.append("the model was in training mode and was put in evaluation mode")
-    trunk = Trunk(model)
-    encoder = Encoder(tokenizer, trunk.config)
-    if not encoder.has_chat_template:
-        notes.append(f"the tokenizer has no chat template; texts are {encoder.template!r}")
-    notes.extend(f"{place}: {why}" for place, why in trunk.anatomy.missing.items())
-    stem = name.removesuffix(_SUFFIX)
-    meta = SignalMeta(
-        adapter=f"{stem}Adapter",
-        architecture=name,
-        source=source,
-        template=encoder.template,
-        bos=encoder.bos,
-        position=position,
-        pad_id=encoder.pad_id,
-        max_length=encoder.max_length,
-        dtype=str(trunk.dtype).removeprefix("torch."),
-        device=str(trunk.device),
-        kernel=trunk.kernel,
-        n_layers=trunk.n_layers,
-        width=trunk.anatomy.width,
-        n_rows=int(model.config.num_labels),
-        granularity=trunk.anatomy.granularity.name.lower(),
-        ignored_keys=ignored_keys,
-        notes=tuple(notes),
+    known = anatomy or registered_names(str(getattr(model.config, "model_type", "")))
+    trunk = Trunk(model, known)
+    rule = convention.rule or _RULES[trunk.anatomy.head.pool]
+    encoder = Encoder(
+        tokenizer,
+        trunk.config,
+        rule=rule,
+        template=template if template is not None else convention.template,
+        bos=bos if bos is not None else convention.bos,
+        eos=eos if eos is not None else convention.eos,
+        pair_default=not trunk.anatomy.causal,
+        model=trunk.base,
     )
-    signal = ClassifierRM(trunk, encoder, meta)
+    _check_types(trunk, encoder)
+    notes.extend(_notes(trunk, encoder, template))
+    meta = _meta(trunk, encoder, convention, name, notes)
+    meta = meta.updated(source=source, position=position, ignored_keys=ignored_keys)
+    if sign is not None:
+        meta = meta.updated(sign=float(sign))
+    signal = ClassifierRM(trunk, encoder, meta, convention.gate)
+    signal.read_index([], position)  # refuses a position that cannot be read
+    trunk.alone_beyond, why = batch_limit(trunk)
+    if why:
+        signal = signal.with_meta(notes=(*notes, why))
     if not conformance_quickcheck:
         return signal
     from reward_lens.signals.conformance import quickcheck
 
     quickcheck(signal).raise_if_failed()
     return signal.with_meta(quickcheck="passed")
+
+
+def _notes(trunk: Trunk, encoder: Encoder, template: str | None) -> list[str]:
+    notes = []
+    if not encoder.has_chat_template and template is None:
+        notes.append(f"the tokenizer has no chat template; texts are {encoder.template!r}")
+    notes.extend(f"{place}: {why}" for place, why in trunk.anatomy.missing.items())
+    return notes
+
+
+def _meta(
+    trunk: Trunk, encoder: Encoder, convention: Convention, name: str, notes: list[str]
+) -> SignalMeta:
+    anatomy = trunk.anatomy
+    labels = convention.labels or row_labels(trunk.model.config)
+    rows = len(anatomy.head.rows()[0])
+    return SignalMeta(
+        adapter=f"{name.removesuffix(_SUFFIX)}Adapter",
+        architecture=name,
+        source="memory",
+        template=encoder.template,
+        bos=encoder.bos,
+        eos=encoder.eos,
+        position="native",
+        reads=encoder.rule,
+        head=convention.head,
+        sign=convention.sign,
+        labels=labels if len(labels) == rows and rows > 1 else (),
+        pad_id=encoder.pad_id,
+        max_length=encoder.max_length,
+        max_length_source=encoder.max_length_source,
+        dtype=str(trunk.dtype).removeprefix("torch."),
+        device=str(trunk.device),
+        kernel=trunk.kernel,
+        n_layers=trunk.n_layers,
+        width=anatomy.width,
+        n_rows=rows,
+        granularity=anatomy.granularity.name.lower(),
+        notes=tuple(notes),
+    )
+
+
+def row_labels(config: Any) -> tuple[str, ...]:
+    """The configuration's names of the rows; empty where they are transformers' own fillers."""
+    names = getattr(config, "id2label", None) or {}
+    ordered = [str(names[k]) for k in sorted(names, key=int)]
+    return () if any(n.startswith("LABEL_") for n in ordered) else tuple(ordered)
 
 
 def _check_vocabulary(model: Any, tokenizer: Any) -> None:
@@ -99,4 +164,14 @@ def _check_vocabulary(model: Any, tokenizer: Any) -> None:
         raise CheckpointError(
             f"the tokenizer has ids up to {max(ids)}, the model embeds {rows} (0 to {rows - 1}): "
             f"they do not belong together. Load the tokenizer that was saved with the model."
+        )
+
+
+def _check_types(trunk: Trunk, encoder: Encoder) -> None:
+    known = getattr(trunk.config, "type_vocab_size", None)
+    given = max(encoder.frame.pair_types or (0,))
+    if trunk.inputs.types and known and given >= known:  # with 0 the model ignores types
+        raise CheckpointError(
+            f"the tokenizer gives token types up to {given}, the model embeds {known}: they do not "
+            f"belong together. Load the tokenizer that was saved with the model."
         )

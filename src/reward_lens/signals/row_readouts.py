@@ -1,0 +1,129 @@
+"""The readouts of a head: its rows, their mean, and the composite of a gated head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reward_lens.backbone import FINAL, Encoded, Site, Trunk, read_rows
+from reward_lens.errors import CapabilityError
+from reward_lens.signals.readouts import Readout
+
+_NORMED = Site("final_norm")
+
+
+@dataclass(frozen=True)
+class RowReadouts:
+    """Builds the readouts of a signal.
+
+    Parameters
+    ----------
+    trunk : Trunk
+    sign : float
+        −1 where the checkpoint's number is a cost.
+    labels : tuple of str
+        The checkpoint's names of the rows, where it gives them.
+    gate : object, optional
+        With ``index(ids)`` and ``coefficients(hidden)``; see
+        :class:`~reward_lens.backbone.headed.Gate`.
+    """
+
+    trunk: Trunk
+    sign: float
+    labels: tuple[str, ...]
+    gate: Any
+
+    def all(self) -> list[Readout]:
+        """``reward``, then ``criterion:k`` and ``composite`` where there are any."""
+        weight, bias = self.trunk.anatomy.head.rows()
+        weight, bias = self.sign * weight, self.sign * bias
+        rows = tuple(range(len(weight)))
+        if len(rows) == 1:
+            return [self._linear("reward", weight[0], float(bias[0]), rows, {})]
+        mean = self._linear(
+            "reward",
+            weight.mean(0),
+            float(bias.mean()),
+            rows,
+            {"aggregate": "row_mean", "legacy": True},
+        )
+        each = [
+            self._linear(f"criterion:{k}", weight[k], float(bias[k]), (k,), self._label(k))
+            for k in rows
+        ]
+        gated = [self._composite(weight, bias, rows)] if self.gate is not None else []
+        return [mean, *each, *gated]
+
+    def named(self, name: str) -> Readout:
+        """One readout by name; a row also by its label, ``criterion:<label>``.
+
+        Raises
+        ------
+        CapabilityError
+            If there is none of that name.
+        """
+        found = {r.name: r for r in self.all()}
+        for k, label in enumerate(self.labels):
+            found.setdefault(f"criterion:{label}", found.get(f"criterion:{k}", found["reward"]))
+        if name not in found:
+            raise CapabilityError(f"no readout {name!r}; this signal has {', '.join(found)}")
+        return found[name]
+
+    def bind(self, readout: Readout, encoded: Sequence[Encoded], batch_tokens: int) -> Readout:
+        """Give a composite its direction for each item; other readouts are returned as they are.
+
+        Raises
+        ------
+        TokenizeError
+            If an item does not hold the pattern that the gate is read at.
+        """
+        if readout.kind != "composite":
+            return readout
+        weight, bias = self.trunk.anatomy.head.rows()
+        at = [self.gate.index(e.ids) for e in encoded]
+        gates = torch.empty(len(encoded), len(weight), device=weight.device)
+        for batch in self.trunk.batches(encoded, batch_tokens):
+            hidden = self.trunk.capture(batch, [_NORMED], read_rows(at))[_NORMED]
+            with torch.no_grad():
+                found = self.gate.coefficients(hidden)
+            gates[torch.as_tensor(batch.index)] = found.to(gates)
+        return readout.bound(self.sign * gates @ weight, self.sign * gates @ bias)
+
+    def _label(self, k: int) -> dict[str, Any]:
+        return {"label": self.labels[k]} if k < len(self.labels) else {}
+
+    def _linear(
+        self,
+        name: str,
+        direction: Tensor,
+        bias: float,
+        rows: tuple[int, ...],
+        meta: Mapping[str, Any],
+    ) -> Readout:
+        return self._make(name, "linear", direction, bias, rows, {"bias": bias, **meta})
+
+    def _composite(self, weight: Tensor, bias: Tensor, rows: tuple[int, ...]) -> Readout:
+        note = f"gate of {len(rows)} objectives, read off each item's prompt"
+        return self._make(
+            "composite", "composite", weight.mean(0), float(bias.mean()), rows, {"label": note}
+        )
+
+    def _make(
+        self,
+        name: str,
+        kind: str,
+        direction: Tensor,
+        bias: float,
+        rows: tuple[int, ...],
+        meta: Mapping[str, Any],
+    ) -> Readout:
+        anatomy = self.trunk.anatomy
+        norm = () if anatomy.final_norm is None else ("final_norm",)
+        last = len(anatomy.blocks) - 1
+        site = Site("resid_post", last) if last >= 0 else _NORMED
+        through = (*norm, *anatomy.head.through) if last >= 0 else anatomy.head.through
+        return Readout(name, kind, site, FINAL, through, direction, bias, rows, self.trunk, meta)
