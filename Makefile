@@ -8,7 +8,7 @@ REPORT ?= reward-lens-demo.html
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: test lint demo check-slow browser bench
+.PHONY: test lint demo check-slow browser bench support
 .DEFAULT_GOAL := test
 
 $(STAMP): constraints.txt pyproject.toml
@@ -44,3 +44,7 @@ check-slow: $(STAMP)
 # What the instruments cost, as ratios to hand-written floors; exits 1 over a target. Minutes.
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
+
+# Judges a tiny model of every type and writes docs/support.md; exits 1 where one falls short. Minutes.
+support: $(STAMP)
+	$(BIN)/python scripts/support.py
