@@ -63,7 +63,9 @@ class Audit:
     left_out : dict of str to str
         Pair id -> why it was not scored.
     missing : dict of str to str
-        Instrument -> why it did not run.
+        Instrument -> why it failed.
+    not_offered : dict of str to str
+        Instrument -> what this trunk or head lacks for it.
     notes : tuple of str
         What instruments warned of.
     """
@@ -74,6 +76,7 @@ class Audit:
     shown: Pairs
     left_out: dict[str, str] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    not_offered: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Evidence:
@@ -96,7 +99,7 @@ def audit(
     seed: int = 0,
     parts: Mapping[str, Sequence[str]] | None = None,
     truncate: str = "error",
-    readout: str = "reward",
+    readout: str | None = None,
     batch_tokens: int = BATCH_TOKENS,
     reporter: Reporter | None = None,
 ) -> Audit:
@@ -113,6 +116,8 @@ def audit(
         Groups (train and test, say) whose accuracies are reported apart.
     truncate : {"error", "left", "right"}
         Under ``"error"``, pairs with a side longer than the model reads are left out and named.
+    readout : str, optional
+        ``composite`` for a gated head (its native score), else ``reward``, by default.
 
     Returns
     -------
@@ -131,7 +136,8 @@ def audit(
     with told.stage("conformance", 1) as done:
         conformance = run_conformance(signal)
         done(1)
-    options: dict[str, Any] = {"readout": readout, "truncate": truncate}
+    chosen = readout or signal.default_readout
+    options: dict[str, Any] = {"readout": chosen, "truncate": truncate}
     options["batch_tokens"] = batch_tokens
     evidence = {"conformance": conformance_evidence(signal, conformance)}
     missing: dict[str, str] = {}
@@ -141,14 +147,7 @@ def audit(
         evidence["preference"] = scores
     some = given.sample(sample, seed)
     shown = _worth_showing(given, scores)
-    jobs: list[tuple[str, Pairs, Callable[..., Evidence]]] = [
-        ("lens", some, lens),
-        ("attribution", some, attribution),
-        ("attribution_heads", some, _by_head),
-    ]
-    if Capability.PREFIX_SCORES in signal.caps:
-        jobs.append(("token_curves", shown, token_curves))
-    jobs.append(("source_attribution", shown, source_attribution))
+    jobs, not_offered = _jobs(signal, some, shown)
     for name, subset, run in jobs:
         with told.stage(name, 2 * len(subset)) as done:
             with warnings.catch_warnings(record=True) as caught:
@@ -162,7 +161,30 @@ def audit(
         with told.stage("batch effect", 2 * len(some)) as done:
             evidence["batch_effect"] = batch_effect(signal, some, scores, **options)
             done(2 * len(some))
-    return Audit(conformance, evidence, given, shown, left_out, missing, tuple(notes))
+    return Audit(conformance, evidence, given, shown, left_out, missing, not_offered, tuple(notes))
+
+
+Job = tuple[str, Pairs, Callable[..., Evidence]]
+
+
+def _jobs(signal: ClassifierRM, some: Pairs, shown: Pairs) -> tuple[list[Job], dict[str, str]]:
+    """The instruments that this signal's trunk and head allow, and why not the others."""
+    anatomy = signal.trunk.anatomy
+    reasons = "; ".join(dict.fromkeys(anatomy.missing.values())) or "nothing was verified"
+    by_head = signal.meta.granularity == "head"
+    averaged = anatomy.head.pool in ("mean", "late")
+    no_sources = "the head reads the mean over tokens" if averaged else ""
+    wanted: list[tuple[Job, str]] = [
+        (("lens", some, lens), "" if anatomy.blocks else reasons),
+        (("attribution", some, attribution), "" if anatomy.adds_up else reasons),
+        (("attribution_heads", some, _by_head), "" if by_head else reasons),
+        (
+            ("token_curves", shown, token_curves),
+            "" if Capability.PREFIX_SCORES in signal.caps else "the trunk is not causal",
+        ),
+        (("source_attribution", shown, source_attribution), no_sources if by_head else reasons),
+    ]
+    return [job for job, why in wanted if not why], {j[0]: why for j, why in wanted if why}
 
 
 def _by_head(signal: ClassifierRM, pairs: Pairs, **options: Any) -> Evidence:

@@ -5,20 +5,43 @@ from __future__ import annotations
 import json as jsonlib
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reward_lens import __version__
+from reward_lens.cli_options import (
+    DEBUG,
+    Bars,
+    Base,
+    BatchTokens,
+    Bos,
+    Device,
+    Download,
+    Dtype,
+    Eos,
+    Head,
+    Json,
+    Limit,
+    Model,
+    PairFile,
+    Position,
+    Readout,
+    Revision,
+    Sign,
+    Template,
+    Truncate,
+    checked_truncate,
+    load,
+    plain_errors,
+)
 
 if TYPE_CHECKING:
     from reward_lens.auditing import Audit
     from reward_lens.data import Pairs
     from reward_lens.evidence import Evidence
-    from reward_lens.signals import ClassifierRM
+    from reward_lens.signals import ClassifierRM, SignalMeta
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,18 +50,6 @@ app = typer.Typer(
     help="Look inside reward models: prove the load, score pairs, audit.",
 )
 
-Model = Annotated[str, typer.Argument(help="Folder of a checkpoint, or a hub id in the cache.")]
-PairFile = Annotated[str, typer.Argument(help="Preference pairs: .jsonl, .json, .csv, .parquet.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-Dtype = Annotated[str | None, typer.Option(help="Of the trunk: float32, bfloat16 or float16.")]
-Position = Annotated[str, typer.Option(help="Token the head reads: native or last.")]
-Limit = Annotated[int | None, typer.Option(help="Only the first rows.")]
-Truncate = Annotated[
-    str, typer.Option(help="Over-long texts: error (leave the pair out), left or right.")
-]
-BatchTokens = Annotated[int, typer.Option(help="Padded tokens of one forward.")]
-Download = Annotated[bool, typer.Option("--allow-download", help="Let files be fetched.")]
-
 
 @app.callback(invoke_without_command=True)
 def main(
@@ -46,7 +57,7 @@ def main(
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks.")] = False,
 ) -> None:
     """Options before the command."""
-    _DEBUG.append(debug)
+    DEBUG.append(debug)
     # Our own bars are enough; read when the libraries that would draw theirs are imported.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     if version:
@@ -54,83 +65,29 @@ def main(
         raise typer.Exit
 
 
-_DEBUG: list[bool] = []
-
-
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """Show deliberate errors as a line and exit 2; the rest keeps its traceback."""
-    from reward_lens.errors import RewardLensError
-
-    try:
-        yield
-    except RewardLensError as error:
-        if _DEBUG and _DEBUG[-1]:
-            raise
-        typer.echo(f"reward-lens: {error}", err=True)
-        raise typer.Exit(2) from error
-
-
-class _Bars:
-    """Progress bars for whoever watches a terminal, on standard error; lines elsewhere."""
-
-    @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Any]:
-        """Show one stage."""
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Remaining
-
-        console = Console(stderr=True)
-        if not console.is_terminal:
-            typer.echo(f"{name} ({total})", err=True)
-            yield lambda done: None
-            return
-        columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, Remaining(), console=console) as bars:
-            task = bars.add_task(name, total=total)
-            yield lambda done: bars.advance(task, done)
-
-
-def _load(
-    model: str, dtype: str | None, position: str, allow_download: bool, *, quickcheck: bool = True
-) -> ClassifierRM:
-    from reward_lens.signals import load_signal
-
-    return load_signal(
-        model,
-        dtype=dtype,
-        position=position,
-        allow_download=allow_download,
-        conformance_quickcheck=quickcheck,
-    )
-
-
-def _truncate(value: str) -> str:
-    from reward_lens.backbone import TRUNCATE
-
-    if value not in TRUNCATE:
-        typer.echo(
-            f"reward-lens: --truncate {value}: choose one of {', '.join(TRUNCATE)}", err=True
-        )
-        raise typer.Exit(2)
-    return value
-
-
 @app.command()
 def conform(
+    ctx: typer.Context,
     model: Model,
     json: Json = False,
     dtype: Dtype = None,
+    device: Device = None,
+    head: Head = None,
     position: Position = "native",
+    template: Template = None,
+    bos: Bos = None,
+    eos: Eos = None,
+    sign: Sign = None,
+    base: Base = None,
+    revision: Revision = None,
     allow_download: Download = False,
 ) -> None:
     """Check that a loaded model behaves as its checkpoint does. Exits 1 if a check fails."""
     from reward_lens.signals import run_conformance
 
-    with _plain_errors():
+    with plain_errors():
         # Every check runs on what was loaded, so the quick one is left out.
-        report = run_conformance(_load(model, dtype, position, allow_download, quickcheck=False))
+        report = run_conformance(load(model, ctx, quickcheck=False))
     if json:
         rows = [{"check": c.name, "passed": c.passed, "measured": c.measured,
                  "allowed": c.allowed, "meaning": c.meaning} for c in report.checks]  # fmt: skip
@@ -142,14 +99,24 @@ def conform(
 
 @app.command()
 def score(
+    ctx: typer.Context,
     model: Model,
     pairs: PairFile,
     output: Annotated[Path, typer.Option("-o", "--output", help=".parquet, .csv or .jsonl")],
     json: Json = False,
     limit: Limit = None,
     truncate: Truncate = "error",
+    readout: Readout = None,
     dtype: Dtype = None,
+    device: Device = None,
+    head: Head = None,
     position: Position = "native",
+    template: Template = None,
+    bos: Bos = None,
+    eos: Eos = None,
+    sign: Sign = None,
+    base: Base = None,
+    revision: Revision = None,
     batch_tokens: BatchTokens = 4096,
     allow_download: Download = False,
 ) -> None:
@@ -159,17 +126,24 @@ def score(
         typer.echo(f"reward-lens: {output}: end it in {', '.join(writers)}", err=True)
         raise typer.Exit(2)
     _check_parent(output, pairs)
-    cut = _truncate(truncate)
+    cut = checked_truncate(truncate)
     from reward_lens.auditing import fitting_pairs
     from reward_lens.data import load_pairs
     from reward_lens.instruments import preference
 
-    with _plain_errors():
+    with plain_errors():
         given = load_pairs(pairs, limit=limit, allow_download=allow_download)
-        signal = _load(model, dtype, position, allow_download)
+        signal = load(model, ctx)
         fit, left_out = fitting_pairs(signal, given, cut)
-        with _Bars().stage("scores", 2 * len(fit)) as done:
-            found = preference(signal, fit, truncate=cut, batch_tokens=batch_tokens, progress=done)
+        with Bars().stage("scores", 2 * len(fit)) as done:
+            found = preference(
+                signal,
+                fit,
+                readout=readout or signal.default_readout,
+                truncate=cut,
+                batch_tokens=batch_tokens,
+                progress=done,
+            )
     table = found.tables["scores"]
     if output.suffix == ".parquet":
         table.to_parquet(output, index=False)
@@ -228,7 +202,42 @@ def _say_left_out(left_out: dict[str, str]) -> None:
 
 
 @app.command()
+def explain(
+    ctx: typer.Context,
+    model: Model,
+    pairs: PairFile,
+    pair: Annotated[str | None, typer.Option(help="Id of the pair; the first by default.")] = None,
+    truncate: Truncate = "error",
+    dtype: Dtype = None,
+    device: Device = None,
+    head: Head = None,
+    position: Position = "native",
+    template: Template = None,
+    bos: Bos = None,
+    eos: Eos = None,
+    sign: Sign = None,
+    base: Base = None,
+    revision: Revision = None,
+    allow_download: Download = False,
+) -> None:
+    """Print what the model is given for a pair: text, ids, the token that is read."""
+    cut = checked_truncate(truncate)
+    from reward_lens.data import load_pairs
+    from reward_lens.errors import DataError
+
+    with plain_errors():
+        given = load_pairs(pairs, allow_download=allow_download)
+        if pair is not None and pair not in given.ids:
+            raise DataError(f"{pairs} has no pair {pair!r}; its ids begin with {given.ids[:3]}")
+        k = 0 if pair is None else given.ids.index(pair)
+        signal = load(model, ctx)
+        for side, item in (("chosen", given.chosen[k]), ("rejected", given.rejected[k])):
+            typer.echo(f"pair {given.ids[k]}, {side}\n{signal.explain(item, cut)}\n")
+
+
+@app.command()
 def audit(
+    ctx: typer.Context,
     model: Model,
     pairs: PairFile,
     output: Annotated[Path, typer.Option("-o", "--output", help="The report, an HTML file.")],
@@ -240,21 +249,30 @@ def audit(
     sample: Annotated[int, typer.Option(help="Pairs for lens and attribution.")] = 300,
     seed: Annotated[int, typer.Option(help="Of the sample.")] = 0,
     truncate: Truncate = "error",
+    readout: Readout = None,
     dtype: Dtype = None,
+    device: Device = None,
+    head: Head = None,
     position: Position = "native",
+    template: Template = None,
+    bos: Bos = None,
+    eos: Eos = None,
+    sign: Sign = None,
+    base: Base = None,
+    revision: Revision = None,
     batch_tokens: BatchTokens = 4096,
     allow_download: Download = False,
 ) -> None:
     """Prove the load, score pairs, run the instruments; write a report and its evidence."""
     _check_parent(output, pairs)
-    cut = _truncate(truncate)
+    cut = checked_truncate(truncate)
     from reward_lens.auditing import audit as run_audit
     from reward_lens.data import load_pairs
 
-    with _plain_errors():
+    with plain_errors():
         given = load_pairs(pairs, limit=limit, allow_download=allow_download)
         parts = _parts(split, given)
-        signal = _load(model, dtype, position, allow_download)
+        signal = load(model, ctx)
         found = run_audit(
             signal,
             given,
@@ -262,8 +280,9 @@ def audit(
             seed=seed,
             parts=parts,
             truncate=cut,
+            readout=readout,
             batch_tokens=batch_tokens,
-            reporter=_Bars(),
+            reporter=Bars(),
         )
     _finish(signal, found, output, json, notes=())
 
@@ -299,7 +318,7 @@ def _finish(
     m = signal.meta
     facts = (
         f"{m.architecture}, {m.n_layers} layers of width {m.width}, {m.dtype} on {m.device}, "
-        f"{m.kernel} attention; {m.template}; the head reads the {m.position} token"
+        f"{m.kernel} attention; {m.template}; head {m.head}, read at {_place(m)}"
     )
     if found.left_out:
         notes = (*notes, f"{len(found.left_out)} over-long pairs were left out: "
@@ -314,7 +333,7 @@ def _finish(
         facts=facts,
         command=" ".join(["reward-lens", *sys.argv[1:]]),
         evidence_file=beside.name,
-        notes=(*notes, *found.notes, *m.notes),
+        notes=(*notes, *found.notes, *_not_offered(found), *m.notes),
         missing=found.missing,
     )
     write_jsonl(beside, found.evidence.values())
@@ -338,6 +357,17 @@ def _finish(
     raise typer.Exit(0 if found.passed else 1)
 
 
+def _place(meta: SignalMeta) -> str:
+    """Where the head reads, in words."""
+    rule = meta.reads if meta.position == "native" else meta.position
+    return {"mean": "the mean over tokens"}.get(rule, f"the {rule.replace('_', ' ')} token")
+
+
+def _not_offered(found: Audit) -> tuple[str, ...]:
+    return tuple(f"{name} is not offered on this model: {why}" for name, why in
+                 found.not_offered.items())  # fmt: skip
+
+
 _DEMO_NOTES = (
     "This is the demo: a 4-layer model of 4.6 MiB, really trained on human preferences and "
     "honestly weak. Every number is a finding about this small model and about nothing else.",
@@ -359,10 +389,11 @@ def demo(
     from reward_lens.assets import asset
     from reward_lens.auditing import audit as run_audit
     from reward_lens.data import load_pairs
+    from reward_lens.signals import load_signal
 
-    with _plain_errors():
-        signal = _load(str(asset("demo/model")), None, "native", False)
-        found = run_audit(signal, load_pairs(asset("demo/pairs.jsonl")), reporter=_Bars())
+    with plain_errors():
+        signal = load_signal(asset("demo/model"))
+        found = run_audit(signal, load_pairs(asset("demo/pairs.jsonl")), reporter=Bars())
     _finish(signal, found, output, json, notes=_DEMO_NOTES, title="the demo model")
 
 

@@ -17,7 +17,9 @@ from reward_lens.errors import AnatomyError
 USUAL_WRITES: tuple[tuple[str, str], ...] = (
     ("self_attn", "mlp"),
     ("attn", "mlp"),
+    ("attention", "mlp"),
     ("attention", "feed_forward"),
+    ("post_attention_layernorm", "post_feedforward_layernorm"),
     ("attention.output.dense", "output.dense"),
     ("mixer", "mlp"),
 )

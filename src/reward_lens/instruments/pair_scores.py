@@ -51,8 +51,10 @@ def preference(
         ``accuracy`` and ``accuracy[subset=…]``, ``accuracy[part=…]`` (probability units, ties
         count half and are counted), ``length.correlation`` (score against log characters of the
         response, ranks within the whole sample) and ``length.slope`` (reward per e-fold of length
-        within a prompt). Tables: ``accuracy``, ``margins`` (quantiles), ``scores`` and, where the
-        native and the last read position differ, ``positions`` with both accuracies.
+        within a prompt). Tables: ``accuracy``, ``margins`` (quantiles), ``scores``; where the
+        native and the last read position differ, ``positions`` with both accuracies; of a trunk in
+        half precision ``head_ties``, the ties that its own head makes and the float32 read does
+        not.
     """
     given = as_pairs(pairs)
     items = [*given.chosen, *given.rejected]
@@ -79,6 +81,8 @@ def preference(
         "margins": _quantiles(margins),
         "scores": _score_table(given, scored, margins),
     }
+    if "own_head" in scored.value.coords:
+        tables["head_ties"] = _head_ties(scored.value["own_head"].values, margins)
     if "positions" in scored.tables:
         tables["positions"] = _position_accuracies(given, flat, scored.tables["positions"])
     return observation(
@@ -179,6 +183,20 @@ def _score_table(pairs: Pairs, scored: Evidence, margins: Floats) -> pd.DataFram
         for name in ("n_tokens", "read_index", "read_token", "tokens_cut"):
             columns[f"{name}_{side}"] = v[name].values[rows]
     return pd.DataFrame({**columns, "margin": margins})
+
+
+def _head_ties(own: Floats, margins: Floats) -> pd.DataFrame:
+    """Ties that the model's own head makes in half precision and the float32 read does not."""
+    n = len(margins)
+    tied = own[:n] == own[n:]
+    return pd.DataFrame(
+        {
+            "pairs": [n],
+            "ties_of_own_head": [int(tied.sum())],
+            "ties_read_in_float32": [int((margins == 0).sum())],
+            "made_by_the_head": [int((tied & (margins != 0)).sum())],
+        }
+    )
 
 
 def _position_accuracies(pairs: Pairs, flat: Floats, differ: pd.DataFrame) -> pd.DataFrame:

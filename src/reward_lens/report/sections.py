@@ -202,6 +202,8 @@ def _preference(e: Evidence, number: Numbers) -> Section:
     ]
     if "positions" in e.tables:
         tables.append(_positions(e, number))
+    if "head_ties" in e.tables:
+        tables.append(_head_ties(e, number))
     return Section(
         "preference", "What does it prefer?",
         [
@@ -249,6 +251,15 @@ def _positions(e: Evidence, number: Numbers) -> Table:
     ]  # fmt: skip
     title = "Native and last read position differ on some texts: both accuracies"
     return Table(title, ["position", "items that differ", "accuracy", "low", "high"], rows, True)
+
+
+def _head_ties(e: Evidence, number: Numbers) -> Table:
+    columns = list(e.tables["head_ties"].columns)
+    row: list[Cell] = [number("preference", f"table/head_ties/0/{c}", "d") for c in columns]
+    title = (
+        "Ties that the model's own head makes in half precision (scores here are read in float32)"
+    )
+    return Table(title, [c.replace("_", " ") for c in columns], [row])
 
 
 def _lens(e: Evidence, number: Numbers) -> Section:

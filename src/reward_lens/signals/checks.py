@@ -24,8 +24,8 @@ from reward_lens.signals.protocol import Capability
 from reward_lens.signals.readouts import Readout
 from reward_lens.signals.scoring import scores_at
 
-_EXACT = 1e-5  # of the scores' spread; what reordered float32 sums differ by
-_COARSE = 0.5  # in half precision only gross faults are judged; the gap itself is printed
+EXACT = 1e-5  # of the scores' spread; what reordered float32 sums differ by
+COARSE = 0.5  # in half precision only gross faults are judged; the gap itself is printed
 _WHOLE = 10**9  # batch tokens: everything in one batch
 _COPY_LIMIT = 2 * 10**9  # bytes of weights up to which other dtypes are tried in a copy
 
@@ -55,10 +55,11 @@ class Check:
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """All checks of one signal."""
+    """All checks of one signal, and what it was judged by."""
 
     signal: str
     checks: tuple[Check, ...]
+    judge: str = "its checkpoint does"
 
     @property
     def passed(self) -> bool:
@@ -96,7 +97,7 @@ class ConformanceReport:
         """
         if not self.passed:
             raise ConformanceError(
-                f"the signal does not behave as its checkpoint: {', '.join(self.failed)}\n{self}"
+                f"the signal does not behave as {self.judge}: {', '.join(self.failed)}\n{self}"
             )
 
 
@@ -201,7 +202,7 @@ class Probed:
 
     def gap(self, name: str, gap: float, meaning: str, spread: float | None = None) -> Check:
         """A check of a difference of scores against their spread."""
-        allowed = _COARSE if self.half else _EXACT
+        allowed = COARSE if self.half else EXACT
         share = gap / (self.spread if spread is None else spread)
         why = " (half precision: gross faults only)" if self.half else ""
         return Check(
@@ -234,8 +235,9 @@ def batch_alone(s: Probed) -> Check:
 
 def padding_side(s: Probed) -> Check:
     """Ids that come padded on either side give the scores of the ids alone."""
-    pad, gap = s.signal.encoder.pad_id, 0.0
-    if pad is not None and all(pad not in e.ids for e in s.encoded):
+    pad, gap, tokenizer = s.signal.encoder.pad_id, 0.0, s.signal.encoder.tokenizer
+    meant = pad in (None, tokenizer.eos_token_id, tokenizer.bos_token_id)  # then it may be text
+    if not meant and all(pad not in e.ids for e in s.encoded):
         rows = [e.ids.tolist() for e in s.encoded]
         for padded in ([[*r, pad, pad] for r in rows], [[pad, pad, pad, *r] for r in rows]):
             again = s.signal.score([Item(ids=tuple(r)) for r in padded], truncate="right")
@@ -267,10 +269,11 @@ _HEAD_MEANS = "our score is not the model's own: head, norm or read position wer
 
 def _native_rounding(s: Probed) -> float:
     """Bound on what the model's own half-precision head loses: its epsilon times Σ|w·h|."""
-    sizes = []
+    rows, biases = (t[list(s.readout.rows)].abs() for t in s.readout.head.rows())
+    weight, bias, sizes = rows.mean(0), biases.mean(), []
     for batch in s.signal.trunk.batches(s.encoded, _WHOLE):
         h = s.signal.trunk.final_states(batch).float()
-        sizes.append((s.readout.head.features(h).abs() @ s.readout.direction.abs()).max())
+        sizes.append((s.readout.head.features(h).abs() @ weight + bias).max())
     steps = len(s.readout.head.steps)  # every module of the head rounds once more
     return 2 * steps * torch.finfo(s.signal.trunk.dtype).eps * float(max(sizes))
 

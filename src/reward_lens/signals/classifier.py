@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reward_lens.backbone import Encoded, Encoder, Explanation, Site, Trunk
+from reward_lens.backbone import MEAN, Encoded, Encoder, Explanation, Site, Trunk
 from reward_lens.data import as_item, as_items
 from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence, Subject
@@ -103,6 +103,11 @@ class ClassifierRM:
         """
         return self._rows.named(name)
 
+    @property
+    def default_readout(self) -> str:
+        """The checkpoint's own score: ``composite`` for a gated head, else ``reward``."""
+        return "reward" if self.gate is None else "composite"
+
     def bound(
         self, name: str, encoded: Sequence[Encoded], batch_tokens: int = BATCH_TOKENS
     ) -> Readout:
@@ -143,6 +148,13 @@ class ClassifierRM:
                 f"position={position!r}: this head is averaged over the tokens after it is applied"
             )
         return [e.read(position) for e in encoded]
+
+    def _other(self, encoded: Sequence[Encoded], read: Sequence[int]) -> list[int]:
+        """Of native and last token, the one that is not read; the same where there is no choice."""
+        if self.meta.reads not in ("rightmost_non_pad", "before_first_pad"):
+            return list(read)
+        pairs = zip(encoded, read, strict=True)
+        return [r if r == MEAN else e.last if r == e.native else e.native for e, r in pairs]
 
     def sweep(
         self,
@@ -194,8 +206,9 @@ class ClassifierRM:
         -------
         Evidence
             Value float32 ``[item]`` in reward units, with the read index, read token and number of
-            tokens of each item as coordinates. Where the native and the last position differ, the
-            table ``positions`` has both scores.
+            tokens of each item as coordinates, and, of a trunk in half precision, what the model's
+            own head gives in that dtype (``own_head``). Where the native and the last position
+            differ, the table ``positions`` has both scores.
 
         Raises
         ------
@@ -206,7 +219,7 @@ class ClassifierRM:
         encoded = self.encoder.encode(given, truncate)
         chosen = self.bound(readout, encoded, batch_tokens)
         read = self.read_index(encoded, position)
-        other = _other(encoded, read)
+        other = self._other(encoded, read)
         found = scores_at(self, encoded, chosen, (read, other), batch_tokens, progress)
         return item_evidence(
             self,
@@ -219,7 +232,8 @@ class ClassifierRM:
             position=position,
             parameters=_asked(readout, truncate, batch_tokens),
             name="score",
-            tables=position_table(encoded, read, found[:, 0], found[:, 1]),
+            coords={"own_head": ("item", found[:, 2])} if self.meta.dtype != "float32" else {},
+            tables=position_table(encoded, read, other, found[:, 0], found[:, 1]),
         )
 
     def score_prefixes(
@@ -422,11 +436,3 @@ class ClassifierRM:
 def _asked(readout: str, truncate: str, batch_tokens: int) -> dict[str, Any]:
     """The parameters of a scoring call, for its record."""
     return {"readout": readout, "truncate": truncate, "batch_tokens": batch_tokens}
-
-
-def _other(encoded: Sequence[Encoded], read: Sequence[int]) -> list[int]:
-    """Of native and last token, the one that is not read; the same where there is no other."""
-    return [
-        r if r < 0 or e.native < 0 else e.last if r == e.native else e.native
-        for e, r in zip(encoded, read, strict=True)
-    ]

@@ -1,8 +1,9 @@
-"""Conformance: numeric proof that a loaded signal behaves as its checkpoint does.
+"""Conformance: numeric proof that a signal behaves as it must.
 
-The judge is the model's own forward on one unpadded text at a time. Every check states what it
-measured, what it allows, and what a failure means for whoever uses the scores; the checks
-themselves are in :mod:`.checks`.
+The judge of a loaded checkpoint is the model's own forward on one unpadded text at a time
+(:mod:`.checks`); of a grader of another kind, what the protocol promises (:mod:`.grader_checks`).
+Every check states what it measured, what it allows, and what a failure means for whoever uses the
+scores.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable, Sequence
 from reward_lens.signals import checks
 from reward_lens.signals.checks import Check, ConformanceReport, Probed
 from reward_lens.signals.classifier import ClassifierRM
+from reward_lens.signals.grader_checks import check_grader
+from reward_lens.signals.protocol import RewardSignal
 
 #: Texts of different lengths, short enough for most models, with characters of several bytes.
 PROBES: tuple[tuple[str, str], ...] = (
@@ -47,23 +50,32 @@ def quickcheck(signal: ClassifierRM) -> ConformanceReport:
 
 
 def run_conformance(
-    signal: ClassifierRM, probes: Sequence[tuple[str, str]] = PROBES
+    signal: RewardSignal, probes: Sequence[tuple[str, str]] = PROBES
 ) -> ConformanceReport:
-    """Run every check on a signal.
+    """Run every check on a signal, or on a grader of your own.
 
     Parameters
     ----------
-    signal : ClassifierRM
+    signal : RewardSignal
+        A loaded or wrapped classifier is compared with its own model. Any other object is held to
+        the protocol; whatever it lacks or raises is a failed check, and the others go on.
     probes : sequence of (prompt, response)
-        Texts to check on; at least two whose scores differ. Longer than the model's maximum, they
-        are cut.
+        Texts to check on; at least two whose scores differ. Longer than a classifier's maximum,
+        they are cut; another grader gets them whole.
 
     Returns
     -------
     ConformanceReport
         Printable; ``passed``, ``failed``, ``raise_if_failed()``.
+
+    Raises
+    ------
+    DataError
+        If a probe is no text, or there is only one for a grader of your own.
     """
-    return _run(signal, probes, _ALL)
+    if isinstance(signal, ClassifierRM):
+        return _run(signal, probes, _ALL)
+    return check_grader(signal, probes)
 
 
 def _run(

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from reward_lens.backbone import Encoded, Encoder
+from reward_lens.backbone import MEAN, Encoded, Encoder
 from reward_lens.data import Item
 
 
@@ -17,8 +17,9 @@ def item_coords(
     encoder: Encoder, items: Sequence[Item], encoded: Sequence[Encoded], read: Sequence[int]
 ) -> dict[str, Any]:
     """Coordinates of the dimension ``item``: label, lineage, tokens, read index and token."""
-    ids = [int(e.ids[r]) for e, r in zip(encoded, read, strict=True)]
-    token = {i: encoder.tokenizer.decode([i]) for i in set(ids)}
+    ids = [int(e.ids[r]) if r != MEAN else MEAN for e, r in zip(encoded, read, strict=True)]
+    token = {i: encoder.tokenizer.decode([i]) for i in set(ids) - {MEAN}}
+    token[MEAN] = "(mean of all tokens)"
     names = [x.id if x.id is not None else str(k) for k, x in enumerate(items)]
     return {
         "item": names,
@@ -33,6 +34,7 @@ def item_coords(
 def position_table(
     encoded: Sequence[Encoded],
     read: Sequence[int],
+    other: Sequence[int],
     values: npt.NDArray[np.float32],
     others: npt.NDArray[np.float32],
 ) -> dict[str, pd.DataFrame]:
@@ -41,9 +43,9 @@ def position_table(
     Parameters
     ----------
     values, others : ndarray, [item]
-        The score at ``read``, and at the other of the two positions.
+        The score at ``read``, and at ``other``, the other of the two positions.
     """
-    differ = [i for i, e in enumerate(encoded) if e.native != e.last]
+    differ = [i for i, (a, b) in enumerate(zip(read, other, strict=True)) if a != b]
     if not differ:
         return {}
     native = [read[i] == encoded[i].native for i in differ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -11,7 +11,6 @@ from reward_lens.errors import CapabilityError
 
 if TYPE_CHECKING:
     from reward_lens.evidence import Evidence
-    from reward_lens.signals.readouts import Readout
 
 
 class Capability(Flag):
@@ -109,6 +108,14 @@ class SignalMeta:
         return {"head": self.head, "reads": self.reads, "sign": self.sign, "eos": self.eos}
 
 
+class NamedReadout(Protocol):
+    """The least a readout is: a named scalar."""
+
+    @property
+    def name(self) -> str:
+        """E.g. ``"reward"``."""
+
+
 @runtime_checkable
 class RewardSignal(Protocol):
     """A grader that scores items."""
@@ -125,10 +132,10 @@ class RewardSignal(Protocol):
     def fingerprint(self) -> str:
         """Hash of weights, tokenizer, template and convention."""
 
-    def readouts(self) -> list[Readout]:
+    def readouts(self) -> Sequence[NamedReadout]:
         """Every named scalar of the signal."""
 
-    def readout(self, name: str = "reward") -> Readout:
+    def readout(self, name: str = "reward") -> NamedReadout:
         """One readout by name."""
 
     def score(self, items: Iterable[Any]) -> Evidence:

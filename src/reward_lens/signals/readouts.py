@@ -42,6 +42,8 @@ class Readout:
     bias : float
     rows : tuple of int
         The rows of the head that the readout averages.
+    sign : float
+        What the head's rows were multiplied by.
     meta : mapping
         For the mean over the rows of a multi-row head:
         ``{"aggregate": "row_mean", "legacy": True, "bias": ...}``; ``label`` where the checkpoint
@@ -58,6 +60,7 @@ class Readout:
     direction: Tensor
     bias: float
     rows: tuple[int, ...]
+    sign: float
     trunk: Trunk = field(repr=False)
     meta: Mapping[str, Any] = field(default_factory=dict)
     directions: Tensor | None = field(default=None, repr=False)
@@ -116,6 +119,12 @@ class Readout:
         more = (1,) * (features.dim() - 2)
         w = w.reshape(len(w), *more, w.shape[-1])
         return (features * w).sum(-1) + b.reshape(len(b), *more)
+
+    @torch.no_grad()
+    def own(self, normed: Tensor) -> Tensor:
+        """What the model's own head gives in its own dtype: ``[n, width]`` to float32 ``[n]``."""
+        rows = self.head.native(normed)[..., list(self.rows)]
+        return self.sign * rows.mean(-1).float()
 
     def differentiable(self, normed: Tensor, index: Index | None = None) -> Tensor:
         """:meth:`read`, kept differentiable and in float32."""

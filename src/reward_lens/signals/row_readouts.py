@@ -126,4 +126,6 @@ class RowReadouts:
         last = len(anatomy.blocks) - 1
         site = Site("resid_post", last) if last >= 0 else _NORMED
         through = (*norm, *anatomy.head.through) if last >= 0 else anatomy.head.through
-        return Readout(name, kind, site, FINAL, through, direction, bias, rows, self.trunk, meta)
+        return Readout(
+            name, kind, site, FINAL, through, direction, bias, rows, self.sign, self.trunk, meta
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def scores_at(
     batch_tokens: int,
     progress: Callable[[int], None] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Read every item at several tokens in one forward.
+    """Read every item at several tokens in one forward; the last column is the model's own head.
 
     Parameters
     ----------
@@ -41,24 +42,28 @@ def scores_at(
 
     Returns
     -------
-    ndarray of float32, [item, len(reads)]
+    ndarray of float32, [item, len(reads) + 1]
+        The last: what the model's own head gives in its own dtype at the first of ``reads``; NaN
+        for a readout that is no row (or mean of rows) of it.
     """
-    out = np.empty((len(encoded), len(reads)), dtype=np.float32)
-
-    def rows(batch: Batch, tensor: Tensor) -> Tensor:
-        if readout.head.pool == "late":
-            return tensor
-        return torch.stack([read_rows(read)(batch, tensor) for read in reads], 1)
-
+    out = np.full((len(encoded), len(reads) + 1), np.nan, dtype=np.float32)
+    head = readout.head
     for batch in signal.trunk.batches(encoded, batch_tokens):
+        rows = partial(_stacked, reads) if head.pool != "late" else None
         normed = signal.trunk.capture(batch, [_NORMED], rows)[_NORMED]
         values = readout.read(normed, batch.index)
-        if readout.head.pool == "late":
+        if head.pool == "late":
             values = masked_mean(batch, values)[:, None].expand(-1, len(reads))
-        out[batch.index] = values.cpu().numpy()
+        out[batch.index, :-1] = values.cpu().numpy()
+        if readout.kind == "linear" and head.pool in ("read", "first"):
+            out[batch.index, -1] = readout.own(normed[:, 0]).cpu().numpy()
         if progress is not None:
             progress(len(batch.index))
     return out
+
+
+def _stacked(reads: Sequence[Sequence[int]], batch: Batch, tensor: Tensor) -> Tensor:
+    return torch.stack([read_rows(read)(batch, tensor) for read in reads], 1)
 
 
 def prefix_curves(
@@ -105,15 +110,16 @@ def item_evidence(
     position: str | None,
     parameters: Mapping[str, Any],
     name: str,
+    coords: Mapping[str, Any] | None = None,
     **more: Any,
 ) -> Evidence:
     """Evidence whose first dimension is ``item``, with the tokens and the read token of each."""
     dims = ("item", "position")[: values.ndim]
-    coords = item_coords(signal.encoder, items, encoded, read)
+    every = {**item_coords(signal.encoder, items, encoded, read), **(coords or {})}
     return observation(
         signal,
         instrument,
-        xr.DataArray(values, dims=dims, coords=coords, name=name),
+        xr.DataArray(values, dims=dims, coords=every, name=name),
         data=items_fingerprint(items),
         readout=readout,
         position=position,
