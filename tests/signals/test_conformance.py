@@ -86,7 +86,7 @@ def test_a_read_that_assumes_padding_on_the_right(family, monkeypatch):
 
         return select
 
-    monkeypatch.setattr("reward_lens.signals.checks.read_rows", read_rows)
+    monkeypatch.setattr("reward_lens.signals.probed.read_rows", read_rows)
     assert failed(signal) == ["padding side"]
 
 

@@ -303,3 +303,21 @@ def test_an_id_the_model_does_not_embed_is_named(family):
         TokenizeError, match="item 1 has the id 260; this model embeds ids 0 to 259"
     ):
         signal.score([rl.Item(ids=(1, 2)), rl.Item(ids=(3, 260))])
+
+
+def test_the_fingerprint_follows_every_choice(tmp_path):
+    save(tmp_path)
+    plain = rl.load_signal(tmp_path)
+    choices = [
+        {"sign": -1.0},
+        {"position": "last"},
+        {"bos": "add"},
+        {"eos": "append"},
+        {"template": "Q: {prompt} A: {response}"},
+    ]
+    made = [rl.load_signal(tmp_path, **c) for c in choices]
+    assert len({plain.fingerprint, *(s.fingerprint for s in made)}) == len(choices) + 1
+    assert rl.load_signal(tmp_path).fingerprint == plain.fingerprint
+    subject = made[0].score(ITEMS).subject
+    assert subject.notes["sign"] == -1.0
+    np.testing.assert_array_equal(made[0].score(ITEMS).value, -plain.score(ITEMS).value)

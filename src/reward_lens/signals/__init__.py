@@ -3,7 +3,7 @@
 A classifier reward model is `r = w · norm(h) + b`; its head is a known direction.
 """
 
-from reward_lens.signals.checks import Check, ConformanceReport
+from reward_lens.signals.check_report import Check, ConformanceReport
 from reward_lens.signals.classifier import ClassifierRM
 from reward_lens.signals.conformance import run_conformance
 from reward_lens.signals.linearized import Linearized

@@ -3,215 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
-from torch import Tensor
 
-from reward_lens.backbone import MEAN, Encoded, Site, masked_mean, read_rows, write_sites
+from reward_lens.backbone import MEAN, Encoded, Site, write_sites
 from reward_lens.data import Item
-from reward_lens.errors import ConformanceError, RewardLensError
-from reward_lens.signals.classifier import ClassifierRM
+from reward_lens.errors import RewardLensError
+from reward_lens.signals.check_report import Check
 from reward_lens.signals.decomposition import CLOSURE, COMPLETENESS_FP32, decompose
+from reward_lens.signals.probed import WHOLE, Probed
 from reward_lens.signals.protocol import Capability
-from reward_lens.signals.readouts import Readout
-from reward_lens.signals.scoring import scores_at
 
-EXACT = 1e-5  # of the scores' spread; what reordered float32 sums differ by
-COARSE = 0.5  # in half precision only gross faults are judged; the gap itself is printed
-_WHOLE = 10**9  # batch tokens: everything in one batch
 _COPY_LIMIT = 2 * 10**9  # bytes of weights up to which other dtypes are tried in a copy
-
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check's outcome.
-
-    Attributes
-    ----------
-    name : str
-    passed : bool
-    measured, allowed : str
-        As printed.
-    meaning : str
-        What a failure means for the user of the scores.
-    """
-
-    name: str
-    passed: bool
-    measured: str
-    allowed: str
-    meaning: str
-
-
-@dataclass(frozen=True)
-class ConformanceReport:
-    """All checks of one signal, and what it was judged by."""
-
-    signal: str
-    checks: tuple[Check, ...]
-    judge: str = "its checkpoint does"
-
-    @property
-    def passed(self) -> bool:
-        """Whether every check passed."""
-        return all(c.passed for c in self.checks)
-
-    @property
-    def failed(self) -> list[str]:
-        """Names of the checks that failed."""
-        return [c.name for c in self.checks if not c.passed]
-
-    def __getitem__(self, name: str) -> Check:
-        for check in self.checks:
-            if check.name == name:
-                return check
-        raise KeyError(name)
-
-    def __str__(self) -> str:
-        width = max(len(c.name) for c in self.checks)
-        lines = [f"conformance of {self.signal}"]
-        for c in self.checks:
-            mark = "ok    " if c.passed else "FAILED"
-            lines.append(f"  {mark} {c.name:<{width}}  {c.measured} (allowed: {c.allowed})")
-            if not c.passed:
-                lines.append(f"         {c.meaning}")
-        return "\n".join(lines)
-
-    def raise_if_failed(self) -> None:
-        """Raise unless every check passed.
-
-        Raises
-        ------
-        ConformanceError
-            With the table.
-        """
-        if not self.passed:
-            raise ConformanceError(
-                f"the signal does not behave as {self.judge}: {', '.join(self.failed)}\n{self}"
-            )
-
-
-class Probed:
-    """A signal with encoded probes and what several checks share."""
-
-    def __init__(self, signal: ClassifierRM, probes: Sequence[tuple[str, str]]) -> None:
-        self.signal = signal
-        self.items = [Item.of(p, r) for p, r in probes]
-        self.encoded = signal.encoder.encode(self.items, truncate="right")
-        self.read = signal.read_index(self.encoded)
-        self.readout = signal.readout()
-        self.half = signal.meta.dtype != "float32"
-
-    @cached_property
-    def alone(self) -> Floats:
-        """Every probe's score, each alone."""
-        return np.array([self.scores([k], "right")[0] for k in range(len(self.encoded))])
-
-    @cached_property
-    def natively_read(self) -> Floats:
-        """Every probe's score, each alone, read where the model's own class reads."""
-        if [e.native for e in self.encoded] == self.read:
-            return self.alone
-        return np.array([self.curve(k)[e.native] for k, e in enumerate(self.encoded)])
-
-    @cached_property
-    def by_ids(self) -> Floats:
-        """Every probe's score, its ids given as ids (without token types)."""
-        items = [Item(ids=tuple(e.ids.tolist())) for e in self.encoded]
-        return self.signal.score(items, truncate="right").value.values.astype(float)
-
-    @cached_property
-    def spread(self) -> float:
-        """Range of the scores: the scale on which gaps are judged.
-
-        Of a head of several rows the widest row's: their mean can cancel to almost nothing.
-        """
-        spread = np.ptp(self.alone)
-        if len(self.readout.rows) > 1:
-            rows = [r for r in self.signal.readouts() if len(r.rows) == 1]
-            spread = max(np.ptp([self._read(k, r) for k in self._all]) for r in rows)
-        return float(max(spread, 1e-6 * np.abs(self.alone).max(), 1e-12))
-
-    @property
-    def _all(self) -> range:
-        return range(len(self.encoded))
-
-    def _read(self, k: int, readout: Readout) -> float:
-        return float(
-            scores_at(self.signal, [self.encoded[k]], readout, [[self.read[k]]], _WHOLE)[0, 0]
-        )
-
-    def scores(self, index: Sequence[int], side: str) -> Floats:
-        """Scores of some probes in one batch, padded on ``side``."""
-        part = [self.encoded[i] for i in index]
-        read = [self.read[i] for i in index]
-        out = np.empty(len(part))
-        for batch in self.signal.trunk.batches(part, _WHOLE, side):
-            normed = self.signal.trunk.final_states(batch)
-            where = np.asarray(index)[batch.index]
-            if self.readout.head.pool == "late":
-                values = masked_mean(batch, self.readout.read(normed, where))
-            else:
-                values = self.readout.read(read_rows(read)(batch, normed), where)
-            out[batch.index] = values.double().cpu().numpy()
-        return out
-
-    def curve(self, k: int, encoded: Encoded | None = None) -> Floats:
-        """Our score read at every token of probe ``k`` (or of other ids of its item)."""
-        states = self._states(self.encoded[k] if encoded is None else encoded)
-        return self.readout.read(states, np.array([k]))[0].double().cpu().numpy()
-
-    @torch.no_grad()
-    def native_curve(self, k: int) -> Floats:
-        """The model's own head, in its own dtype, at every token of one probe."""
-        states = self._states(self.encoded[k])
-        logits = self.signal.trunk.anatomy.head.native(states[0])
-        curve: Floats = self._of_rows(logits.double(), k).cpu().numpy()
-        return curve
-
-    def _states(self, encoded: Encoded) -> Tensor:
-        (batch,) = self.signal.trunk.batches([encoded], _WHOLE)
-        return self.signal.trunk.final_states(batch)
-
-    def _of_rows(self, logits: Tensor, k: int) -> Tensor:
-        """The readout of probe ``k`` from the model's own logits ``[..., rows]``."""
-        sign = self.signal.meta.sign
-        return sign * logits[..., list(self.readout.rows)].mean(-1)
-
-    @torch.no_grad()
-    def native(self, k: int) -> float:
-        """The readout from the model's own logits, on the item alone and unpadded."""
-        encoded = self.encoded[k]
-        self.signal.trunk.forget()
-        ids = torch.from_numpy(encoded.ids)[None].to(self.signal.trunk.device)
-        model: Any = self.signal.trunk.model
-        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        if encoded.types is not None:
-            given["token_type_ids"] = torch.from_numpy(encoded.types)[None].to(ids.device)
-        return float(self._of_rows(model(**given).logits[0].double(), k))
-
-    def gap(self, name: str, gap: float, meaning: str, spread: float | None = None) -> Check:
-        """A check of a difference of scores against their spread."""
-        allowed = COARSE if self.half else EXACT
-        share = gap / (self.spread if spread is None else spread)
-        why = " (half precision: gross faults only)" if self.half else ""
-        return Check(
-            name,
-            bool(share <= allowed),
-            f"{share:.1e} of the scores' spread",
-            f"{allowed:.0e}{why}",
-            meaning,
-        )
 
 
 def determinism(s: Probed) -> Check:
@@ -271,7 +78,7 @@ def _native_rounding(s: Probed) -> float:
     """Bound on what the model's own half-precision head loses: its epsilon times Σ|w·h|."""
     rows, biases = (t[list(s.readout.rows)].abs() for t in s.readout.head.rows())
     weight, bias, sizes = rows.mean(0), biases.mean(), []
-    for batch in s.signal.trunk.batches(s.encoded, _WHOLE):
+    for batch in s.signal.trunk.batches(s.encoded, WHOLE):
         h = s.signal.trunk.final_states(batch).float()
         sizes.append((s.readout.head.features(h).abs() @ weight + bias).max())
     steps = len(s.readout.head.steps)  # every module of the head rounds once more
@@ -364,7 +171,7 @@ def hooked_plain(s: Probed) -> Check:
     sites += write_sites(anatomy) if anatomy.adds_up else []
     different = 0
     for encoded in s.encoded:
-        (batch,) = trunk.batches([encoded], _WHOLE)
+        (batch,) = trunk.batches([encoded], WHOLE)
         different += not torch.equal(trunk.forward(batch, {})[0], trunk.looked_at(batch, sites))
     return Check(
         "hooked = plain", different == 0, f"{different} of {len(s.encoded)} forwards differ", "0",
@@ -462,7 +269,7 @@ def four_threads(s: Probed) -> Check:
     site = [Site("resid_post", k) for k in range(s.signal.meta.n_layers)]
 
     def capture(k: int) -> list[torch.Tensor]:
-        (batch,) = s.signal.trunk.batches([s.encoded[k]], _WHOLE)
+        (batch,) = s.signal.trunk.batches([s.encoded[k]], WHOLE)
         return list(s.signal.trunk.capture(batch, site).values())
 
     jobs = list(range(len(s.encoded))) * 2

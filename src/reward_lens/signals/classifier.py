@@ -13,7 +13,7 @@ from reward_lens.data import as_item, as_items
 from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence, Subject
 from reward_lens.signals.derivatives import differentiate
-from reward_lens.signals.identity import signal_fingerprint
+from reward_lens.signals.identity import signal_fingerprint, signal_subject
 from reward_lens.signals.item_tables import position_table
 from reward_lens.signals.linearized import Linearized, linearize
 from reward_lens.signals.protocol import Capability, SignalMeta, require
@@ -418,19 +418,7 @@ class ClassifierRM:
         self, data: str, readout: Readout, position: str | None = None, **notes: Any
     ) -> Subject:
         """What a measurement of this signal is about."""
-        m = self.meta
-        facts = {
-            "architecture": m.architecture,
-            "source": m.source,
-            "template": m.template,
-            "bos": m.bos,
-            "position": position or m.position,
-            **m.chosen,
-            **notes,
-        }
-        if readout.note:
-            facts["readout_note"] = readout.note
-        return Subject(signal=self.fingerprint, data=data, readout=readout.name, notes=facts)
+        return signal_subject(self, data, readout, position, notes)
 
 
 def _asked(readout: str, truncate: str, batch_tokens: int) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from reward_lens.signals import checks
-from reward_lens.signals.checks import Check, ConformanceReport, Probed
+from reward_lens.signals.check_report import Check, ConformanceReport
 from reward_lens.signals.classifier import ClassifierRM
 from reward_lens.signals.grader_checks import check_grader
+from reward_lens.signals.probed import Probed
 from reward_lens.signals.protocol import RewardSignal
 
 #: Texts of different lengths, short enough for most models, with characters of several bytes.

@@ -15,7 +15,7 @@ import xarray as xr
 from reward_lens.data import Item
 from reward_lens.errors import CapabilityError, RewardLensError
 from reward_lens.evidence import Evidence, Units, read_jsonl, write_jsonl
-from reward_lens.signals.checks import ConformanceReport
+from reward_lens.signals.check_report import ConformanceReport
 from reward_lens.signals.grader_claims import claims
 from reward_lens.signals.grader_probe import (
     NEARLY,

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from reward_lens.data import Item
 from reward_lens.errors import DataError
 from reward_lens.evidence import Evidence
-from reward_lens.signals.checks import COARSE, EXACT, Check
+from reward_lens.signals.check_report import Check
+from reward_lens.signals.probed import COARSE, EXACT
 
 #: What :meth:`ProbedGrader.close` allows, as printed.
 NEARLY = f"{EXACT:.0e} of the scores' spread; {COARSE} in half precision"

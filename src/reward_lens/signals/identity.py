@@ -16,8 +16,10 @@ from reward_lens.evidence import (
     Evidence,
     GaugeStatus,
     Provenance,
+    Subject,
     Tier,
     Units,
+    canonical,
     fingerprint,
 )
 
@@ -45,7 +47,9 @@ def signal_fingerprint(
     state, fingerprint : object, str
     """
     tensors = sorted(signal.trunk.model.state_dict().items())
-    state = (signal.meta.position, tuple((n, t.data_ptr(), t._version) for n, t in tensors))
+    m = signal.meta
+    convention = canonical({"architecture": m.architecture, "position": m.position, **m.chosen})
+    state = (convention, tuple((n, t.data_ptr(), t._version) for n, t in tensors))
     if known is not None and known[0] == state:
         return known
     digest = hashlib.blake2b(digest_size=16)
@@ -53,8 +57,30 @@ def signal_fingerprint(
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         digest.update(memoryview(raw.numpy()))
-    convention = f"{signal.meta.architecture} {signal.meta.position}"
     return state, fingerprint(digest.hexdigest(), signal.encoder.fingerprint(), convention)
+
+
+def signal_subject(
+    signal: ClassifierRM,
+    data: str,
+    readout: Readout,
+    position: str | None,
+    notes: Mapping[str, Any],
+) -> Subject:
+    """What a measurement is about: who the signal is, and all that was chosen for it."""
+    m = signal.meta
+    facts = {
+        "architecture": m.architecture,
+        "source": m.source,
+        "template": m.template,
+        "bos": m.bos,
+        "position": position or m.position,
+        **m.chosen,
+        **notes,
+    }
+    if readout.note:
+        facts["readout_note"] = readout.note
+    return Subject(signal=signal.fingerprint, data=data, readout=readout.name, notes=facts)
 
 
 @cache
