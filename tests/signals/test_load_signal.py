@@ -241,9 +241,9 @@ def test_a_missing_tokenizer_is_refused(tmp_path):
 
 
 def test_a_model_that_does_not_behave_fails_the_quick_check():
-    """A head that adds noise behind our back is caught before the signal is handed out."""
+    """A model that treats longer texts otherwise is caught before the signal is handed out."""
     model = make_model("llama")
-    model.score.register_forward_hook(lambda m, a, out: out + 0.5)
+    model.score.register_forward_hook(lambda m, a, out: out + 0.5 * (out.shape[1] > 12))
     with pytest.raises(ConformanceError, match=r"(?s)head = native.*FAILED"):
         rl.wrap_hf_model(model, make_tokenizer())
 

@@ -12,6 +12,7 @@ from reward_lens.backbone.head_map import HeadMap
 from reward_lens.backbone.heads import head_shares
 from reward_lens.backbone.naming import AnatomyNames, registered_names
 from reward_lens.backbone.norms import FrozenNorm
+from reward_lens.backbone.read_rule import measured_rule
 from reward_lens.backbone.sites import ALL, FINAL, Position, Site
 from reward_lens.backbone.sources import attention_sources
 from reward_lens.backbone.stream import FrozenStream, freeze_stream, stream_sites, write_sites
@@ -48,6 +49,7 @@ __all__ = [
     "freeze_stream",
     "head_shares",
     "masked_mean",
+    "measured_rule",
     "read_rows",
     "registered_names",
     "stream_sites",

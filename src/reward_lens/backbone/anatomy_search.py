@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from reward_lens.backbone.anatomy import Anatomy, Block
 from reward_lens.backbone.block_check import checked_block
 from reward_lens.backbone.block_search import BlockPlan, plan_block
+from reward_lens.backbone.head_check import head_holds
 from reward_lens.backbone.head_search import find_head
 from reward_lens.backbone.inputs import no_cache
 from reward_lens.backbone.naming import USUAL_WRITES, AnatomyNames
@@ -29,6 +30,7 @@ from reward_lens.backbone.tracing import Call, Path, pick, tensors_in, trace
 from reward_lens.errors import AnatomyError
 
 _PROBE_LENGTH = 9
+_SAME = 1e-7  # of the largest value: kernels that group tokens may round them differently
 
 
 def find_anatomy(
@@ -57,12 +59,15 @@ def find_anatomy(
         If no way from the trunk's output to the logits is found, or a name names nothing.
     """
     names = names or AnatomyNames()
+    _refuse_kind(model)
     ids = probe_ids(config, device)
     mask = torch.ones_like(ids)
     given = {"attention_mask": mask, **no_cache(model, ids)}
-    calls = trace(model, input_ids=ids, **given)
+    calls = _traced(model, ids, given)
     missing: dict[str, str] = {}
-    found = find_blocks(calls, names.blocks)
+    found = find_blocks(
+        calls, names.blocks, base=model.base_model, expected=_count(config, "num_hidden_layers")
+    )
     if found is None:
         missing["layer"] = (
             "no chain of residual blocks was found: no list of modules passes a stream of one "
@@ -75,13 +80,14 @@ def find_anatomy(
         chain, enter, path = found
         end, state = chain[-1], pick(chain[-1].output, path)
         missing.update(_broken(chain, enter, path))
-        expected = getattr(config, "num_attention_heads", None)
+        missing.update(_entered_again(chain, enter))
+        expected = _count(config, "num_attention_heads")
         blocks = _blocks(calls, found, expected, names, missing)
     norm, norm_call = _final_norm(calls, end, state, names.final_norm)
     if norm_call is not None:
         end, path, state = norm_call, (), norm_call.output
     normed = Tap(end.module, end.nth, ("out", *path))
-    head = find_head(calls, state, end.order)
+    head = find_head(calls, state, end.order, partial(head_holds, model, ids, given, normed))
     if head is None:
         raise AnatomyError(
             "no way from the trunk's last state to the logits was found: the head is no chain of "
@@ -92,20 +98,92 @@ def find_anatomy(
 
 
 def probe_ids(config: Any, device: torch.device) -> Tensor:
-    """A short row of distinct ids ``[1, 9]``, spread over the vocabulary and free of the pad id."""
+    """A short row of distinct ids ``[1, 9]``, spread over the vocabulary and free of the pad id.
+
+    Raises
+    ------
+    AnatomyError
+        If the vocabulary, or the longest text, is too small to probe with.
+    """
     spread = np.unique(np.linspace(1, config.vocab_size - 2, _PROBE_LENGTH + 1).astype(int))
     kept = spread[spread != (config.pad_token_id if config.pad_token_id is not None else -1)]
-    return torch.tensor(kept[:_PROBE_LENGTH], device=device)[None]
+    longest = _count(config, "max_position_embeddings") or _PROBE_LENGTH
+    kept = kept[: min(_PROBE_LENGTH, longest)]
+    if len(kept) < 3:
+        raise AnatomyError(
+            f"a vocabulary of {config.vocab_size} ids and texts of at most {longest} tokens are "
+            f"too few to probe this model with"
+        )
+    return torch.tensor(kept, device=device)[None]
+
+
+def _count(config: Any, name: str) -> int | None:
+    value = getattr(config, name, None)
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _refuse_kind(model: Any) -> None:
+    """Raise for models that must not even be run once.
+
+    Raises
+    ------
+    AnatomyError
+        Saying why.
+    """
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise AnatomyError(
+            "this is an encoder-decoder: its head reads a decoder state at an end token, which is "
+            "not supported"
+        )
+    if getattr(model.config, "attention_type", None) == "block_sparse":
+        raise AnatomyError(
+            "this model (attention_type='block_sparse') switches its attention for good when it "
+            "meets a short text, so looking at it would change it; set "
+            "config.attention_type='original_full' and load it again"
+        )
+    if hasattr(model, "_orig_mod"):
+        raise AnatomyError("this is a compiled model; pass the one it was made of (._orig_mod)")
+
+
+def _traced(model: Any, ids: Tensor, given: dict[str, Any]) -> list[Call]:
+    """One traced forward.
+
+    Raises
+    ------
+    AnatomyError
+        If this is no classifier of one text, or it does not run on a short one.
+    """
+    try:
+        calls = trace(model, input_ids=ids, **given)
+    except Exception as error:  # whatever a model raises on ids and a mask alone
+        raise AnatomyError(
+            f"the model does not run on a text of {ids.shape[1]} ids and a mask: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    output = calls[0].output
+    logits = output.get("logits") if isinstance(output, dict) else None
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != 1:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else None
+        raise AnatomyError(
+            f"a classifier puts out logits [batch, rows] under that name; {type(model).__name__} "
+            f"puts out {shape} for one text. If it has config.return_dict=False, set it to True"
+        )
+    return calls
 
 
 def find_blocks(
-    calls: list[Call], named: str | None = None
+    calls: list[Call],
+    named: str | None = None,
+    *,
+    base: nn.Module | None = None,
+    expected: int | None = None,
 ) -> tuple[list[Call], Path, Path] | None:
     """Return the chain of block calls, where the stream enters each, and where it leaves.
 
-    Of all module lists, the one with the most links wins, where a link is an output tensor that is
-    the next member's input bit for bit; among equals, the first. At least half of a chain's
-    neighbours must be linked.
+    Of all module lists of the base model, the one with the most links wins, where a link is an
+    output tensor that is the next member's input bit for bit; before that, one that has as many
+    members as the configuration says layers; among equals, the first. At least half of a chain's
+    neighbours must be linked, and some member must change the stream.
 
     Raises
     ------
@@ -118,16 +196,23 @@ def find_blocks(
         if named not in lists:
             raise AnatomyError(f"blocks={named!r} names no module list; there are {list(lists)}")
         lists = {named: lists[named]}
-    best: tuple[int, list[Call], Path, Path] | None = None
-    for container in lists.values():
+    inside = {id(m) for m in (base if base is not None else root).modules()}
+    found: list[tuple[int, nn.ModuleList, list[Call], Path, Path]] = []
+    for container in (m for m in lists.values() if id(m) in inside):
         members = {id(m) for m in container}
         chain = [c for c in calls if id(c.module) in members]
         links = _links(chain) if chain else None
-        if links is not None and (best is None or links[0] > best[0]):
-            best = (links[0], chain, links[1], links[2])
+        if links is not None:
+            found.append((links[0], container, chain, links[1], links[2]))
+    found = [f for f in found if _changes(*f[2:])] or found
+    said = next((c for _, c, chain, _, _ in found if len(chain) == expected), None)
+    if said is not None:
+        within = {id(m) for m in said.modules()}
+        found = [f for f in found if id(f[1]) in within]
+    best = max(found, key=lambda f: f[0], default=None)
     if best is None and named is not None:
         raise AnatomyError(f"blocks={named!r}: its members do not pass a stream on to each other")
-    return None if best is None else best[1:]
+    return None if best is None else best[2:]
 
 
 def _links(chain: list[Call]) -> tuple[int, Path, Path] | None:
@@ -161,6 +246,21 @@ def _linked(a: Call, b: Call, enter: Path, leave: Path) -> bool:
         return torch.equal(pick(a.output, leave), pick(_given(b), enter))
     except (KeyError, IndexError, TypeError, RuntimeError):
         return False
+
+
+def _changes(chain: list[Call], enter: Path, leave: Path) -> bool:
+    """Whether any member puts out another stream than it is given."""
+    return any(not torch.equal(pick(_given(c), enter), pick(c.output, leave)) for c in chain)
+
+
+def _entered_again(chain: list[Call], enter: Path) -> dict[str, str]:
+    """Say where the embedding goes into a later block beside the stream."""
+    x = pick(_given(chain[0]), enter)
+    for layer, call in enumerate(chain[1:], 1):
+        beside = (t for path, t in call.inputs() if path != enter and t.shape == x.shape)
+        if any(torch.equal(t, x) for t in beside):
+            return {"embed.again": f"the embedding also enters block {layer} beside the stream"}
+    return {}
 
 
 def _broken(chain: list[Call], enter: Path, leave: Path) -> dict[str, str]:
@@ -250,7 +350,7 @@ def _kind(block: nn.Module) -> tuple[Any, ...]:
 
 
 def _is_causal(model: nn.Module, ids: Tensor, given: dict[str, Any], normed: Tap) -> bool:
-    """Whether changing the last token leaves every earlier state exactly as it was."""
+    """Whether changing the last token leaves every earlier state as it was."""
 
     def states(row: Tensor) -> Tensor:
         seen: list[Tensor] = []
@@ -261,4 +361,4 @@ def _is_causal(model: nn.Module, ids: Tensor, given: dict[str, Any], normed: Tap
     other = ids.clone()
     other[0, -1] = ids[0, 0]
     a, b = states(ids)[:, :-1].float(), states(other)[:, :-1].float()
-    return bool((a - b).abs().max() <= 1e-4 * a.abs().max())
+    return bool((a - b).abs().max() <= _SAME * a.abs().max())

@@ -6,6 +6,7 @@ tokens of all rows. No padding is at fault there, and the only cure is to run su
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 #: Rotary kinds whose frequencies follow the longest text; the first also remembers earlier texts.
 _BY_LENGTH = ("dynamic", "longrope")
 _EFFECT = {torch.float32: 1e-3}  # of the states' size; rounding leaves about 1e-6
-_COARSE = 0.2
+_COARSE = 0.1  # half precision; rounding leaves about 1e-2
+_COPY_LIMIT = 2 * 10**9  # bytes up to which a half-precision trunk is measured in a float32 copy
 
 
 @torch.no_grad()
@@ -39,8 +41,8 @@ def batch_limit(trunk: Trunk) -> tuple[int | None, str]:
             f"rotary frequencies depend on the longest text of a batch beyond {limit} tokens: "
             f"longer items run alone"
         )
-    gap = _measured(trunk)
-    if gap > _EFFECT.get(trunk.dtype, _COARSE):
+    gap, dtype = _measured(trunk)
+    if gap > _EFFECT.get(dtype, _COARSE):
         return 0, (
             f"what else is in a batch changes a text's states (by {gap:.0%} of their size), as the "
             f"model's own formula has it: items run alone"
@@ -67,19 +69,25 @@ def _rotary_limit(config: Any) -> int | None:
     return None
 
 
-def _measured(trunk: Trunk) -> float:
-    """Largest relative change of one text's final states when other texts join its batch."""
+def _measured(trunk: Trunk) -> tuple[float, torch.dtype]:
+    """Largest relative change of one text's states when others join its batch; in which dtype."""
+    base: Any = trunk.base
+    dtype = trunk.dtype
+    size = 4 * sum(p.numel() for p in base.parameters())
+    if dtype not in (torch.float32, torch.float64) and size <= _COPY_LIMIT:
+        base, dtype = copy.deepcopy(base).float(), torch.float32
     generator = np.random.default_rng(0)
-    top = min(trunk.config.vocab_size - 1, 200)
-    texts = [
-        Encoded(generator.integers(1, top, size=n).astype(np.int64), n - 1) for n in (12, 7, 9, 5)
-    ]
+    top = max(2, min(trunk.config.vocab_size - 1, 200))
+    limit = getattr(trunk.config, "max_position_embeddings", None) or 12
+    lengths = [min(n, limit) for n in (12, 7, 9, 5)]
+    texts = [Encoded(generator.integers(1, top, size=n).astype(np.int64), n - 1) for n in lengths]
     for text in texts:
         text.ids[text.ids == trunk.config.pad_token_id] = 0 if trunk.pad_id else 1
 
     def states(chosen: list[Encoded]) -> torch.Tensor:
         (batch,) = trunk.batches(chosen, 10**6)
-        seen = trunk.final_states(batch)
+        trunk.forget()
+        seen: torch.Tensor = base(**trunk.inputs.of_batch(batch))[0]
         at = int(np.flatnonzero(batch.index == len(chosen) - 1)[0])
         return seen[at, : len(chosen[-1].ids)].float()
 
@@ -88,4 +96,4 @@ def _measured(trunk: Trunk) -> float:
         alone = states([text])
         together = states([t for t in texts if t is not text] + [text])
         gaps.append(float((together - alone).abs().max() / alone.abs().max()))
-    return max(gaps)
+    return max(gaps), dtype

@@ -7,7 +7,7 @@ module does inside is followed first; only where that leads nowhere is it taken 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -36,7 +36,9 @@ class _Path:
     steps: tuple[HeadStep, ...]
 
 
-def find_head(calls: list[Call], state: Tensor, after: int) -> HeadMap | None:
+def find_head(
+    calls: list[Call], state: Tensor, after: int, holds: Callable[[HeadMap], bool]
+) -> HeadMap | None:
     """Find the head of a traced classifier.
 
     Parameters
@@ -47,6 +49,9 @@ def find_head(calls: list[Call], state: Tensor, after: int) -> HeadMap | None:
         ``[1, tokens, width]``, the trunk's output.
     after : int
         Order of the call that put it out.
+    holds : callable
+        Judges a candidate on states that are not the traced text's: an activation that does
+        nothing there (a ReLU on positive values) would be lost otherwise.
 
     Returns
     -------
@@ -64,7 +69,9 @@ def find_head(calls: list[Call], state: Tensor, after: int) -> HeadMap | None:
         if not is_affine(last.module, _input_of_last(path.steps, x)):
             continue
         affine = is_affine_head(path.steps, x)
-        return HeadMap(path.steps, path.pool or "read", state.shape[-1], affine)
+        found = HeadMap(path.steps, path.pool or "read", state.shape[-1], affine)
+        if holds(found):
+            return found
     return None
 
 
@@ -121,7 +128,6 @@ def _steps(path: _Path, call: Call) -> Iterator[_Path]:
             if not _equal(seen, given):
                 continue
             yield from _continued(path, call, name, pool, seen, out)
-            break
 
 
 def _views(path: _Path) -> Iterator[tuple[str | None, Tensor]]:

@@ -6,6 +6,7 @@ reference taken now would hold a later value.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,7 +54,9 @@ def put(value: Any, path: Path, new: Any) -> Any:
         return new
     head, *rest = path
     if isinstance(value, dict):
-        return {**value, head: put(value[head], tuple(rest), new)}
+        changed = copy.copy(value)  # an output object stays one
+        changed[head] = put(value[head], tuple(rest), new)
+        return changed
     items = list(value)
     items[int(head)] = put(items[int(head)], tuple(rest), new)
     return type(value)(items) if type(value) in (tuple, list) else tuple(items)

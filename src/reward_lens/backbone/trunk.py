@@ -57,8 +57,9 @@ class Trunk:
         self.device: torch.device = next(model.parameters()).device
         self.dtype: torch.dtype = next(self.base.parameters()).dtype
         self.kernel = str(getattr(self.config, "_attn_implementation", None) or "unknown")
-        pad = self.config.pad_token_id
-        self.pad_id = int(pad) if pad is not None else 0  # masked, so any id of the vocabulary
+        pad, known = self.config.pad_token_id, self.config.vocab_size
+        # Masked, so any id of the vocabulary; some configurations name one that is none.
+        self.pad_id = int(pad) if pad is not None and 0 <= pad < known else 0
         self.anatomy: Anatomy = find_anatomy(model, self.config, self.device, names)
         self.inputs = Inputs.of(self.base, probe_ids(self.config, self.device))
         self._remembers = remembers(self.config)
@@ -267,14 +268,17 @@ class Trunk:
         result : Tensor
             The same shape: gradient, or Hessian times ``vectors``.
         """
-        tap = self._leaf_tap(site)
+        tap, scale = self._leaf(site)
         leaf: list[Tensor] = []
         normed: list[Tensor] = []
 
         def start(tensor: Tensor) -> Tensor:
-            leaf.append(tensor.detach().requires_grad_(True))
+            value = tensor.detach()
+            if value.shape[:2] != batch.ids.shape:  # some modules see all tokens in one row
+                value = value.reshape(*batch.ids.shape, -1)
+            leaf.append(value.clone().requires_grad_(True))
             torch.set_grad_enabled(True)  # until the forward ends; nothing before needs a graph
-            return leaf[0]
+            return leaf[0].clone().view_as(tensor)  # a clone: some models add to it in place
 
         # The fused attention kernels have no second derivative.
         with sdpa_kernel(SDPBackend.MATH), torch.no_grad():
@@ -283,24 +287,34 @@ class Trunk:
                 total = score(normed[0]).sum()
                 (gradient,) = torch.autograd.grad(total, leaf[0], create_graph=vectors is not None)
                 if vectors is None:
-                    return leaf[0].detach(), gradient.detach()
+                    return leaf[0].detach() * scale, gradient.detach() / scale
                 if not gradient.requires_grad:  # the score is linear in the site
-                    return leaf[0].detach(), torch.zeros_like(gradient)
-                inner = (gradient * vectors.to(gradient)).sum()
+                    return leaf[0].detach() * scale, torch.zeros_like(gradient)
+                inner = (gradient * (vectors.to(gradient) / scale)).sum()
                 (product,) = torch.autograd.grad(inner, leaf[0], allow_unused=True)
         if product is None:
             product = torch.zeros_like(gradient)
-        return leaf[0].detach(), product.detach()
+        return leaf[0].detach() * scale, product.detach() / scale
 
-    def _leaf_tap(self, site: Site) -> Tap:
+    def _leaf(self, site: Site) -> tuple[Tap, Tensor]:
+        """Where differentiation starts, and what the tensor there is times to be the site."""
+        one = torch.ones((), device=self.device, dtype=self.dtype)
         if site.kind == "head_out":
             raise AnatomyError(
                 f"{site}: heads add up, so the gradient with respect to each head's write is that "
                 f"of L{site.layer}.attn_out; ask for that"
             )
+        if site in (Site("embed"), Site("resid_pre", 0)) and "embed.again" in self.anatomy.missing:
+            raise AnatomyError(
+                f"{site}: {self.anatomy.missing['embed.again']}, so the derivative with respect to "
+                f"the stream alone is not that of the embedding; ask for L0.resid_post"
+            )
+        if site.kind in ("attn_out", "mlp_out"):
+            write = self.anatomy.write(site)
+            return write.tap, one if write.scale is None else write.scale.to(one)
         # The stream between the sublayers is the clean stream plus the attention write, so the
         # derivative with respect to either is the same.
-        return self._taps(site)[-1]
+        return self._taps(site)[-1], one
 
 
 def _norm_tap(block: Block, site: Site) -> Tap:

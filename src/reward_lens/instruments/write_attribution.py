@@ -143,7 +143,12 @@ def _judge_rounding(signal: ClassifierRM, rounding: Floats, margins: Floats) -> 
     )
     if share > _ROUNDING_REFUSES:
         raise NumericsError(
-            f"{said}: too coarse to attribute a margin; load the model with dtype=float32"
+            f"{said}: too coarse to attribute a margin; "
+            + (
+                "its stream is so large that float32 rounds the margin away"
+                if signal.meta.dtype == "float32"
+                else "load the model with dtype=float32"
+            )
         )
     if share > _ROUNDING_WARNS:
         warnings.warn(f"{said}; dtype=float32 is exact", UserWarning, stacklevel=3)

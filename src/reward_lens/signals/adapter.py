@@ -87,7 +87,8 @@ def open_adapter(folder: Path) -> Adapter:
     Raises
     ------
     CheckpointError
-        If it is of a kind that is not added up here, or a factor has no partner.
+        If it is of a kind that is not added up here, holds nothing or one thing twice, or a
+        factor has no partner.
     """
     config = read_json(folder / ADAPTER_CONFIG)
     _refuse_unsupported(folder, config)
@@ -99,23 +100,46 @@ def open_adapter(folder: Path) -> Adapter:
     low_rank: dict[str, dict[str, Stored]] = {}
     whole: dict[str, Stored] = {}
     embeddings = set()
-    for key, stored in read_header(folder / ADAPTER_WEIGHTS).items():
+    header = read_header(folder / ADAPTER_WEIGHTS)
+    if not header:
+        raise CheckpointError(
+            f"{folder / ADAPTER_WEIGHTS} holds no tensors, so it would leave the base as it is; "
+            f"save the adapter again, or load the base itself"
+        )
+    for key, stored in header.items():
         name = key.removeprefix(_PREFIX)
         if found := _LORA.match(name):
             module, embedding, factor = found.groups()
-            low_rank.setdefault(module, {})[factor] = stored
+            _put(low_rank.setdefault(module, {}), factor, stored)
             if embedding:
                 embeddings.add(module)
         else:
-            whole[re.sub(r"\.modules_to_save(\.default)?", "", name)] = stored
+            _put(whole, re.sub(r"\.modules_to_save(\.default)?", "", name), stored)
     for module, factors in low_rank.items():
+        if (replaced := whole.get(f"{module}.weight")) is not None:
+            raise _twice(factors["A"] if "A" in factors else factors["B"], replaced)
         if absent := {"A", "B"} - set(factors):
             raise CheckpointError(
                 f"{folder / ADAPTER_WEIGHTS}: {module}.lora_{absent.pop()}.weight is missing"
             )
     if (folder / SIDE_HEAD).is_file():
-        whole.update(read_header(folder / SIDE_HEAD))
+        for key, stored in read_header(folder / SIDE_HEAD).items():
+            _put(whole, key, stored)
     return Adapter(folder, config, low_rank, whole, frozenset(embeddings))
+
+
+def _put(known: dict[str, Stored], name: str, stored: Stored) -> None:
+    if name in known:
+        raise _twice(known[name], stored)
+    known[name] = stored
+
+
+def _twice(one: Stored, other: Stored) -> CheckpointError:
+    return CheckpointError(
+        f"{one.file.parent}: {one.key} ({one.file.name}) and {other.key} ({other.file.name}) are "
+        f"for the same weight. Which of them was trained cannot be told; remove one, or save the "
+        f"adapter again."
+    )
 
 
 def _refuse_unsupported(folder: Path, config: Mapping[str, Any]) -> None:
@@ -136,17 +160,31 @@ def _refuse_unsupported(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 @torch.no_grad()
-def merge(adapter: Adapter, model: Any, strip: str, apart: Iterable[str]) -> list[str]:
-    """Add the low-rank updates to a model, in place, and put in what was trained whole.
+def complete(
+    model: Any,
+    side: Mapping[str, Stored],
+    adapter: Adapter | None,
+    *,
+    strip: str = "",
+    head: Iterable[str] = (),
+    apart: Iterable[str] = (),
+) -> list[str]:
+    """Put into a model, in place, what its own files lack: an adapter, or a head in its own file.
 
     Parameters
     ----------
     model : transformers.PreTrainedModel
-        The classifier that was adapted, or its base model.
+        The classifier, or its base model.
+    side : dict
+        Key -> tensor that goes into the model whole.
+    adapter : Adapter, optional
+        Whose low-rank updates are added, and whose ``whole`` is among ``side``.
     strip : str
-        Prefix that the adapter's names have before the model's, with the dot; may be empty.
+        Prefix that the names have before the model's, with the dot; may be empty.
+    head : iterable of str
+        Keys of the head, where it is built apart from the model.
     apart : iterable of str
-        Names of ``adapter.whole`` that are not the model's (a head that is built apart).
+        Keys of ``side`` that are not the model's; those of ``head`` as well.
 
     Returns
     -------
@@ -156,30 +194,55 @@ def merge(adapter: Adapter, model: Any, strip: str, apart: Iterable[str]) -> lis
     Raises
     ------
     CheckpointError
-        Naming an update that has no place in the model, or does not fit it.
+        Naming what has no place in the model or does not fit it, or a module that the adapter
+        says it was saved with and lacks.
     """
-    others, replaced = set(apart), []
-    for module, factors in adapter.low_rank.items():
-        name = module.removeprefix(strip)
-        weight = _weight(adapter, model, module, name)
-        update = _update(adapter, module, factors, weight, model.get_submodule(name))
-        weight.copy_(weight.float() + update)  # rounded to the weight's dtype once
-    for key, stored in adapter.whole.items():
-        if key in others:
-            continue
-        name = key.removeprefix(strip)
-        try:
-            target = model.get_parameter(name)
-        except AttributeError:
+    own = set(head)
+    if adapter is not None:
+        _refuse_unsaved(adapter, {*(f"{strip}{k}" for k in model.state_dict()), *own})
+        for module, factors in adapter.low_rank.items():
+            name = module.removeprefix(strip)
+            weight = _weight(adapter, model, module, name)
+            update = _update(adapter, module, factors, weight, model.get_submodule(name))
+            weight.copy_(weight.float() + update)  # rounded to the weight's dtype once
+    names = [k for k in side if k not in own | set(apart)]
+    for key in names:
+        _replace(model, key, key.removeprefix(strip), side[key], adapter)
+    return [k.removeprefix(strip) for k in names]
+
+
+def _replace(model: Any, key: str, name: str, stored: Stored, adapter: Adapter | None) -> None:
+    try:
+        target = model.get_parameter(name)
+    except AttributeError:
+        if adapter is not None and key in adapter.whole:
             raise _no_place(adapter, key) from None
-        if tuple(target.shape) != stored.shape:
+        raise CheckpointError(
+            f"{stored.file}: {key} is used by nothing: it is no part of the head, and has no "
+            f"place in {type(model).__name__}. Rename it to what it is, or remove it."
+        ) from None
+    if tuple(target.shape) != stored.shape:
+        raise CheckpointError(
+            f"{stored.file}: {key} is of another shape: {list(stored.shape)}, in the base model "
+            f"{list(target.shape)}"
+        )
+    target.copy_(stored.load())
+
+
+def _refuse_unsaved(adapter: Adapter, keys: Iterable[str]) -> None:
+    """Refuse an adapter without a module that its configuration says was trained whole.
+
+    PEFT writes there names that the model may not have (``score`` and ``classifier``, whichever
+    it is), so a name that none of the model's ``keys`` bears is passed over.
+    """
+    for name in adapter.config.get("modules_to_save") or []:
+        own = [k for k in keys if re.search(rf"(^|\.){re.escape(name)}\.", k)]
+        if absent := [k for k in own if k not in adapter.whole]:
             raise CheckpointError(
-                f"{adapter.folder}: {key} is of another shape: {list(stored.shape)}, in the base "
-                f"model {list(target.shape)}"
+                f"{adapter.folder / ADAPTER_CONFIG} says that {name!r} was trained and saved with "
+                f"the adapter (modules_to_save), and {ADAPTER_WEIGHTS} lacks {listed(absent)}. "
+                f"What the base has there is not what was trained; save the adapter again."
             )
-        target.copy_(stored.load())
-        replaced.append(name)
-    return replaced
 
 
 def _weight(adapter: Adapter, model: Any, module: str, name: str) -> Tensor:

@@ -23,6 +23,15 @@ INERT_KEYS: tuple[tuple[str, str], ...] = (
     (r"\.attention\.(masked_)?bias$", "a stored causal mask"),
     (r"(^|\.)position_ids$", "the numbers from 0 up"),
 )
+#: How a weight may be stored; anything else is packed by a scheme that a header does not tell.
+WEIGHT_DTYPES = ("F16", "BF16", "F32", "F64")
+#: Tensors that are no weights and may be of other dtypes: key pattern -> those dtypes.
+PLAIN_BUFFERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"(^|\.)(position_ids|token_type_ids)$", ("I64", "I32")),
+    (r"\.num_batches_tracked$", ("I64", "I32")),
+    (r"^normalizer\.count$", ("I64", "I32")),
+    (r"\.(attn|attention)\.(masked_)?bias$", ("BOOL", "U8")),
+)
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 SIDE_HEAD = "value_head.safetensors"
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -92,8 +101,26 @@ class Checkpoint:
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a folder holds an adapter and not the model that it adapts."""
-    return (folder / ADAPTER_CONFIG).is_file() and not has_weights(folder)
+    """Whether a folder holds an adapter, alone or beside a whole model."""
+    return (folder / ADAPTER_CONFIG).is_file()
+
+
+def refuse_mixed(folder: Path) -> None:
+    """Refuse a folder with a whole model and an adapter: either alone gives other scores.
+
+    Raises
+    ------
+    CheckpointError
+        Saying how to load either.
+    """
+    parts = [f for f in (ADAPTER_CONFIG, ADAPTER_WEIGHTS) if (folder / f).is_file()]
+    if parts and has_weights(folder):
+        raise CheckpointError(
+            f"{folder} holds a whole model and an adapter ({', '.join(parts)}); which is meant "
+            f"cannot be told. For the model alone, move {' and '.join(parts)} away; for the "
+            f"adapter on this model, pass base={str(folder)!r}; on another model, pass that as "
+            f"base=."
+        )
 
 
 def has_weights(folder: Path) -> bool:
@@ -107,13 +134,51 @@ def open_checkpoint(folder: Path, config: Mapping[str, Any]) -> Checkpoint:
     Raises
     ------
     CheckpointError
-        If a shard named by its index is missing, or a header cannot be read.
+        If a shard named by its index is missing, a header cannot be read, a weight is no plain
+        floating point, or the files contradict each other about where a key is.
     """
     tensors: dict[str, Stored] = {}
     for file in weight_files(folder):
-        tensors.update(read_header(file))
-    side = folder / SIDE_HEAD
-    return Checkpoint(folder, config, tensors, read_header(side) if side.is_file() else {})
+        found = read_header(file)
+        _refuse_twice(tensors, found)
+        tensors.update(found)
+    if (folder / INDEX).is_file():
+        _refuse_misplaced(folder, tensors)
+    file = folder / SIDE_HEAD
+    side = read_header(file) if file.is_file() else {}
+    _refuse_twice(tensors, side)
+    return Checkpoint(folder, config, tensors, side)
+
+
+def _refuse_twice(known: Mapping[str, Stored], found: Mapping[str, Stored]) -> None:
+    if twice := [k for k in found if k in known]:
+        key = min(twice)
+        raise CheckpointError(
+            f"{listed(twice)}: stored twice, in {known[key].file} and in {found[key].file.name}. "
+            f"Which of them is the model's cannot be told; remove one, or fetch the files again."
+        )
+
+
+def _refuse_misplaced(folder: Path, tensors: Mapping[str, Stored]) -> None:
+    """Refuse an index that names a file for a key that is not in it."""
+    odd = []
+    for key, name in _index(folder).items():
+        stored = tensors.get(key)
+        if stored is None and inert(key):
+            continue  # of no use, and left out by whoever cleaned the files
+        if stored is None or stored.file != folder / name:
+            odd.append(f"{key} (in {stored.file.name})" if stored else f"{key} (in none)")
+    if odd:
+        raise CheckpointError(
+            f"{folder / INDEX} names for these keys a shard that does not hold them: "
+            f"{listed(odd)}. The shards and the index are not of one model; fetch them again."
+        )
+
+
+def _index(folder: Path) -> dict[str, str]:
+    """Key -> name of the file that holds it, as a model's index says."""
+    named = read_json(folder / INDEX).get("weight_map")
+    return {str(k): str(v) for k, v in named.items()} if isinstance(named, dict) else {}
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -161,12 +226,17 @@ def weight_files(folder: Path) -> list[Path]:
     Raises
     ------
     CheckpointError
-        Naming the shards that are missing.
+        Naming the shards that are missing; or if a whole file stands beside shards.
     """
-    if (folder / WEIGHTS).is_file():
+    if not (folder / INDEX).is_file():
         return [folder / WEIGHTS]
-    named = read_json(folder / INDEX).get("weight_map", {})
-    files = sorted({folder / str(f) for f in named.values()})
+    files = sorted({folder / f for f in _index(folder).values()})
+    if (folder / WEIGHTS).is_file() and files != [folder / WEIGHTS]:
+        raise CheckpointError(
+            f"{folder} has {WEIGHTS}, and {INDEX} names other files "
+            f"({listed(f.name for f in files) or 'none at all'}). Which of them hold the model "
+            f"cannot be told; move the ones that do not, and the index if it is theirs, away."
+        )
     absent = [f.name for f in files if not f.is_file()]
     if absent or not files:
         raise CheckpointError(
@@ -182,18 +252,33 @@ def read_header(file: Path) -> dict[str, Stored]:
     Raises
     ------
     CheckpointError
-        If the file is not safetensors, or is cut short.
+        If the file is not safetensors, is cut short, or holds packed or quantised weights.
     """
     try:
         with safe_open(file, framework="pt") as f:
             slices = {k: f.get_slice(k) for k in f.keys()}  # noqa: SIM118 - not a mapping
-            return {
+            found = {
                 k: Stored(file, k, tuple(s.get_shape()), s.get_dtype()) for k, s in slices.items()
             }
     except SafetensorError as error:
         raise CheckpointError(
             f"{file} is not a whole safetensors file ({error}); fetch or write it again"
         ) from error
+    if packed := [f"{k} ({s.dtype})" for k, s in found.items() if not _plain(s)]:
+        raise CheckpointError(
+            f"{file} holds weights that are not stored as {', '.join(WEIGHT_DTYPES)}: "
+            f"{listed(packed)}. Packed or quantised weights are no numbers without the scheme "
+            f"that packed them: load the model with its own loader and use "
+            f"wrap_hf_model(model, tokenizer), or save it unpacked."
+        )
+    return found
+
+
+def _plain(stored: Stored) -> bool:
+    """Whether a tensor is stored as a weight can be, or is a buffer known to be otherwise."""
+    return stored.dtype in WEIGHT_DTYPES or any(
+        re.search(p, stored.key) and stored.dtype in dtypes for p, dtypes in PLAIN_BUFFERS
+    )
 
 
 def pickled_heads(folder: Path) -> list[str]:
@@ -211,6 +296,14 @@ def listed(keys: Iterable[str], most: int = 8) -> str:
     names = sorted(keys)
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
+
+
+def zero_head(name: str) -> CheckpointError:
+    """Return the error for a head with a matrix of zeros, which scores every text the same."""
+    return CheckpointError(
+        f"head weight {name} is all zeros, so every text would have the same score. The file was "
+        f"fetched or written in part (a sparse download reads as zeros); fetch or save it again."
+    )
 
 
 def unfilled(

@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 from reward_lens.backbone.headed import HeadedModel
 from reward_lens.errors import CheckpointError, LoadError
-from reward_lens.signals.adapter import Adapter, base_of, described, merge, open_adapter
+from reward_lens.signals.adapter import Adapter, base_of, complete, described, open_adapter
 from reward_lens.signals.checkpoint import (
     Checkpoint,
     is_adapter,
+    listed,
     open_checkpoint,
     read_config,
+    refuse_mixed,
     unfilled,
 )
 from reward_lens.signals.convention import Convention
@@ -143,10 +145,14 @@ def read_checkpoint(
         As :func:`~reward_lens.signals.loading.load_signal` says.
     """
     folder, wishes, hub = Path(folder), wishes or Wishes(), hub or Hub()
+    if wishes.base is None:
+        refuse_mixed(folder)
     adapter = open_adapter(folder) if is_adapter(folder) else None
     if adapter is None and wishes.base is not None:
         raise LoadError(f"base= is for adapters, and {folder} holds a whole model")
     home = folder if adapter is None else base_of(adapter, wishes.base, hub.folder)
+    if home.resolve() != folder.resolve():
+        refuse_mixed(home)
     raw = read_config(home)
     config = load_config(home, raw, trust_remote_code)
     checkpoint = open_checkpoint(home, raw)
@@ -161,16 +167,24 @@ def read_checkpoint(
         adapter,
     )
     read = _read(source)
-    check_loaded(read.model)
-    return read
+    zeros = check_loaded(read.model)
+    if not zeros:
+        return read
+    many = f"{len(zeros)} matrices are" if len(zeros) > 1 else "1 matrix is"
+    note = f"{many} all zeros: {listed(zeros)}"
+    notes = (*read.convention.notes, note)
+    return read._replace(convention=replace(read.convention, notes=notes))
 
 
 def _read(source: Source) -> ReadModel:
     own_code = source.checkpoint.config.get("auto_map") or {}
     if source.placement.trust_remote_code and "AutoModelForSequenceClassification" in own_code:
         loaded = load_native(source.checkpoint, source.config, source.placement)
-        refuse_unfilled(source.checkpoint, loaded)
-        convention = source.wishes.convention("the checkpoint's own code", None)
+        filled = complete(loaded.model, source.checkpoint.side, source.adapter)
+        refuse_unfilled(source.checkpoint, loaded, filled=filled)
+        convention = source.wishes.convention(
+            "the checkpoint's own code", None, notes=tuple(source.notes)
+        )
         return ReadModel(
             loaded.model, convention, loaded.ignored, type(loaded.model).__name__, source.tokenizer
         )
@@ -187,15 +201,14 @@ def _read(source: Source) -> ReadModel:
 def _read_native(source: Source, choice: Choice, native: NativeHead) -> ReadModel:
     notes = [*source.notes, *_fit_labels(source, native)]
     loaded = load_native(source.checkpoint, source.config, source.placement)
-    filled: list[str] = []
-    if source.adapter is not None:
-        filled = merge(source.adapter, loaded.model, "", choice.others)
-        if source.config.get_text_config().pad_token_id is None:
-            notes.append(
-                "the base's configuration has no pad_token_id, so the last token is read; if the "
-                "adapter was trained with padding that equals a token of the text, it may have "
-                "been read elsewhere"
-            )
+    side, adapter = source.checkpoint.side, source.adapter
+    filled = complete(loaded.model, side, adapter, apart=choice.others)
+    if adapter is not None and source.config.get_text_config().pad_token_id is None:
+        notes.append(
+            "the base's configuration has no pad_token_id, so the last token is read; if the "
+            "adapter was trained with padding that equals a token of the text, it may have been "
+            "read elsewhere"
+        )
     refuse_unfilled(source.checkpoint, loaded, filled=filled, apart=choice.others)
     labels = source.labels(int(loaded.model.config.num_labels))
     convention = source.wishes.convention(choice.name, None, labels=labels, notes=tuple(notes))
@@ -245,10 +258,14 @@ def _read_headed(source: Source, choice: Choice) -> ReadModel:
     built = build_head(parts)  # before the trunk, so that a bad head is refused at once
     apart = choice.keys | choice.others
     loaded = load_base(checkpoint, source.config, source.placement, apart)
-    filled: list[str] = []
-    if source.adapter is not None:
-        prefix = f"{loaded.model.base_model_prefix}."
-        filled = merge(source.adapter, loaded.model, prefix, apart)
+    filled = complete(
+        loaded.model,
+        checkpoint.side,
+        source.adapter,
+        strip=f"{loaded.model.base_model_prefix}.",
+        head=choice.keys,
+        apart=choice.others,
+    )
     refuse_unfilled(checkpoint, loaded, filled=filled, apart=apart)
     base = loaded.model
     base.config.num_labels = built.rows

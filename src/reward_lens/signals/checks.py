@@ -74,6 +74,7 @@ def head_native(s: Probed) -> Check:
 _HEAD_MEANS = "our score is not the model's own: head, norm or read position were taken wrongly"
 
 
+@torch.no_grad()
 def _native_rounding(s: Probed) -> float:
     """Bound on what the model's own half-precision head loses: its epsilon times Σ|w·h|."""
     rows, biases = (t[list(s.readout.rows)].abs() for t in s.readout.head.rows())
@@ -251,17 +252,25 @@ def finite(s: Probed) -> Check:
         if size > _COPY_LIMIT:
             said.append(f"{name} not tried (a copy would be large)")
             continue
-        model: Any = copy.deepcopy(trunk.model).to(dtype)
-        logits = [
-            model(input_ids=torch.from_numpy(e.ids)[None].to(trunk.device)).logits
-            for e in s.encoded
-        ]
-        ok = all(bool(torch.isfinite(x).all()) for x in logits)
-        said.append(f"{name} {'finite' if ok else 'NOT FINITE: do not load it so'}")
+        said.append(f"{name} {_finite_in(s, dtype)}")
     return Check(
         "finite", bool(np.isfinite(s.alone).all()), "; ".join(said), "finite in the dtype in use",
         "scores are NaN or infinite: load the model in another dtype",
     )  # fmt: skip
+
+
+def _finite_in(s: Probed, dtype: torch.dtype) -> str:
+    """What a copy of the model in another dtype does with the probes."""
+    model: Any = copy.deepcopy(s.signal.trunk.model).to(dtype)
+    try:
+        logits = [
+            model(input_ids=torch.from_numpy(e.ids)[None].to(s.signal.trunk.device)).logits
+            for e in s.encoded
+        ]
+    except (RuntimeError, ValueError, TypeError) as error:  # some kernels lack some dtypes
+        return f"does not run ({type(error).__name__})"
+    ok = all(bool(torch.isfinite(x).all()) for x in logits)
+    return "finite" if ok else "NOT FINITE: do not load it so"
 
 
 def four_threads(s: Probed) -> Check:

@@ -55,14 +55,12 @@ class Decomposition:
     @property
     def completeness(self) -> float:
         """Largest ``|Σ writes − score| / Σ|writes|`` over items, ``rounding`` left out."""
-        writes = self.shares[:, :-1]
-        return float((np.abs(writes.sum(1) - self.score) / np.abs(writes).sum(1)).max())
+        return _largest_gap(self.shares[:, :-1], self.score)
 
     @property
     def closure(self) -> float:
         """The same with ``rounding``."""
-        size = np.abs(self.shares).sum(1)
-        return float((np.abs(self.shares.sum(1) - self.score) / size).max())
+        return _largest_gap(self.shares, self.score)
 
     def refuse_if_incomplete(self, dtype: str) -> None:
         """Raise unless the writes add up to the score.
@@ -72,17 +70,25 @@ class Decomposition:
         NumericsError
             If the bookkeeping does not close, or, in float32, the writes miss the score.
         """
-        if self.closure > CLOSURE:
+        if not self.closure <= CLOSURE:
             raise NumericsError(
                 f"the writes and their rounding miss the score by {self.closure:.1e} of their size "
                 f"(allowed {CLOSURE:.0e}): a fault of the decomposition, please report it"
             )
-        if dtype == "float32" and self.completeness > COMPLETENESS_FP32:
+        if dtype == "float32" and not self.completeness <= COMPLETENESS_FP32:
             raise NumericsError(
                 f"the writes miss the score by {self.completeness:.1e} of their size (allowed "
                 f"{COMPLETENESS_FP32:.0e} in float32): something is added to the stream that was "
                 f"not found"
             )
+
+
+def _largest_gap(shares: Floats, score: Floats) -> float:
+    size = np.abs(shares).sum(
+        1
+    )  # all zero where a head or a gain is: then there is nothing to miss
+    gap = np.abs(shares.sum(1) - score)
+    return float(np.where(size > 0, gap / np.where(size > 0, size, 1), gap).max())
 
 
 def decompose(

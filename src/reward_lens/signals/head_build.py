@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from reward_lens.backbone.headed import Affine, Gate
 from reward_lens.errors import CheckpointError
-from reward_lens.signals.checkpoint import Stored
+from reward_lens.signals.checkpoint import Stored, zero_head
 from reward_lens.signals.head_table import GATE_TEXTS, HeadRow
 
 _EPSILON = (
@@ -54,13 +54,15 @@ class Parts:
         Raises
         ------
         CheckpointError
-            If it is missing or holds a value that is not finite.
+            If it is missing, holds a value that is not finite, or is a matrix of zeros.
         """
         tensor = _get(self, key).load()
         self.used.add(key)
         if not bool(torch.isfinite(tensor).all()):
             bad = int((~torch.isfinite(tensor)).sum())
             raise CheckpointError(f"weight {key} holds {bad} values that are NaN or infinite")
+        if tensor.dim() > 1 and not bool(tensor.any()):
+            raise zero_head(key)
         return tensor
 
 

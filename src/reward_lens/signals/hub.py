@@ -12,6 +12,7 @@ from reward_lens.errors import DownloadRefused, LoadError
 from reward_lens.signals.checkpoint import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
+    WEIGHTS,
     has_weights,
     read_json,
     weight_files,
@@ -126,8 +127,9 @@ def _complete(folder: Path) -> bool:
         return (folder / ADAPTER_WEIGHTS).is_file()
     if not (folder / "config.json").is_file() or not has_weights(folder):
         return False
-    try:
-        weight_files(folder)
-    except LoadError:
-        return False
+    if not (folder / WEIGHTS).is_file():  # with it there is enough to load, or to refuse by name
+        try:
+            weight_files(folder)
+        except LoadError:
+            return False
     return bool(read_json(folder / "config.json"))

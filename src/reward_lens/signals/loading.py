@@ -64,7 +64,8 @@ def load_signal(
     sign : {1, -1}, optional
         −1 where lower is better; by the checkpoint's convention if not given.
     base : str or Path, optional
-        Base model of an adapter, where it is not what the adapter's configuration names.
+        Base model of an adapter, where it is not what the adapter's configuration names, or where
+        the adapter's folder holds a whole model as well.
     anatomy : AnatomyNames, optional
         See :func:`wrap_hf_model`.
     revision : str, optional
@@ -89,8 +90,9 @@ def load_signal(
     DownloadRefused
         If files would have to be fetched; names the id, its size where known, and both ways on.
     CheckpointError
-        Naming every key that is missing, left over or of the wrong shape; several heads, with the
-        candidates; a grader that has no score for one response; weights that are not finite; a
+        Naming every key that is missing, left over, stored twice or of the wrong shape; several
+        heads, with the candidates; a grader that has no score for one response; weights that are
+        packed, quantised or not finite; a head of zeros; files that contradict each other; a
         tokenizer that does not fit.
     ConformanceError
         If the loaded model does not behave as its checkpoint.

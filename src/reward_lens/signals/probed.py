@@ -34,7 +34,7 @@ class Probed:
         self.encoded = signal.encoder.encode(self.items, truncate="right")
         self.read = signal.read_index(self.encoded)
         self.readout = signal.readout()
-        self.half = signal.meta.dtype != "float32"
+        self.half = signal.meta.dtype in ("bfloat16", "float16")
 
     @cached_property
     def alone(self) -> Floats:
@@ -65,6 +65,19 @@ class Probed:
             rows = [r for r in self.signal.readouts() if len(r.rows) == 1]
             spread = max(np.ptp([self._read(k, r) for k in self._all]) for r in rows)
         return float(max(spread, 1e-6 * np.abs(self.alone).max(), 1e-12))
+
+    @cached_property
+    @torch.no_grad()
+    def rounding(self) -> float:
+        """What reordered float32 sums lose of a score at least: a few steps of Σ|w·h|."""
+        weight, bias = (t.abs() for t in self.readout.head.rows())
+        size = 0.0
+        for batch in self.signal.trunk.batches(self.encoded, WHOLE):
+            features = self.readout.head.features(self.signal.trunk.final_states(batch).float())
+            at = features.abs() if self.readout.head.pool == "late" else read_rows(self.read)(
+                batch, features.abs())  # fmt: skip
+            size = max(size, float((at @ weight.T + bias).max()))
+        return 8 * float(torch.finfo(torch.float32).eps) * size
 
     @property
     def _all(self) -> range:
@@ -127,12 +140,15 @@ class Probed:
     def gap(self, name: str, gap: float, meaning: str, spread: float | None = None) -> Check:
         """A check of a difference of scores against their spread."""
         allowed = COARSE if self.half else EXACT
-        share = gap / (self.spread if spread is None else spread)
+        scale = self.spread if spread is None else spread
         why = " (half precision: gross faults only)" if self.half else ""
+        if not self.half and allowed * scale < self.rounding:
+            allowed = self.rounding / scale
+            why = ", what float32 rounds away: these scores hardly differ"
         return Check(
             name,
-            bool(share <= allowed),
-            f"{share:.1e} of the scores' spread",
+            bool(gap / scale <= allowed),
+            f"{gap / scale:.1e} of the scores' spread",
             f"{allowed:.0e}{why}",
             meaning,
         )

@@ -64,11 +64,18 @@ class RowReadouts:
         Raises
         ------
         CapabilityError
-            If there is none of that name.
+            If there is none of that name, or it means several rows.
         """
         found = {r.name: r for r in self.all()}
-        for k, label in enumerate(self.labels):
-            found.setdefault(f"criterion:{label}", found.get(f"criterion:{k}", found["reward"]))
+        meant = [k for k, label in enumerate(self.labels) if name == f"criterion:{label}"]
+        rows = {f"criterion:{k}" for k in meant} | ({name} & set(found))
+        if len(rows) > 1:
+            raise CapabilityError(
+                f"{name!r} means several rows: the checkpoint's labels are {list(self.labels)}, so "
+                f"it could be any of {', '.join(sorted(rows))}; rename the labels in id2label"
+            )
+        if meant and len(found) > 1:
+            name = f"criterion:{meant[0]}"
         if name not in found:
             raise CapabilityError(f"no readout {name!r}; this signal has {', '.join(found)}")
         return found[name]

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from reward_lens.errors import CheckpointError, LoadError
-from reward_lens.signals.checkpoint import Checkpoint, inert, unfilled
+from reward_lens.signals.checkpoint import Checkpoint, inert, unfilled, zero_head
 from reward_lens.signals.head_table import ALIASES
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -108,14 +108,14 @@ def load_config(folder: Path, raw: Mapping[str, Any], trust_remote_code: bool) -
     LoadError
         If there is none to be made of it.
     CheckpointError
-        If the architecture is not one of transformers'.
+        If the architecture is not one of transformers', or its padding id is not embedded.
     """
     from transformers import CONFIG_MAPPING, AutoConfig
 
     kind = str(raw.get("model_type", ""))
     if kind in ALIASES and not trust_remote_code:
         stated = {k: v for k, v in raw.items() if k not in ("model_type", "auto_map")}
-        return CONFIG_MAPPING[ALIASES[kind]].from_dict(stated)
+        return _with_pad(folder, CONFIG_MAPPING[ALIASES[kind]].from_dict(stated))
     if kind and kind not in CONFIG_MAPPING and not trust_remote_code:
         raise CheckpointError(
             f"{folder}: model type {kind!r} (class {', '.join(raw.get('architectures') or ['?'])}) "
@@ -125,11 +125,27 @@ def load_config(folder: Path, raw: Mapping[str, Any], trust_remote_code: bool) -
             f"and use wrap_hf_model(model, tokenizer)."
         )
     try:
-        return AutoConfig.from_pretrained(
+        config = AutoConfig.from_pretrained(
             folder, local_files_only=True, trust_remote_code=trust_remote_code
         )
     except Exception as error:  # whatever a malformed configuration makes transformers raise
         raise LoadError(f"{folder}: its config.json cannot be used: {error}") from error
+    return _with_pad(folder, config)
+
+
+def _with_pad(folder: Path, config: Any) -> Any:
+    """Return a configuration after a look at its padding id, which must not be past the embedding.
+
+    A negative one, as old conversions have it, matches no token: transformers and we read the last.
+    """
+    text = config.get_text_config()
+    pad, size = getattr(text, "pad_token_id", None), getattr(text, "vocab_size", None)
+    if isinstance(pad, int) and isinstance(size, int) and pad >= size:
+        raise CheckpointError(
+            f"{folder}: config.json has pad_token_id {pad}, which is not among the ids 0 to "
+            f"{size - 1} that the model embeds; give the id of the padding token there, or null"
+        )
+    return config
 
 
 def native_head(config: Any) -> NativeHead | None:
@@ -295,16 +311,22 @@ def refuse_unfilled(
 
 
 @torch.no_grad()
-def check_loaded(model: Any) -> None:
-    """Refuse weights that are not finite, or that were not put on any device.
+def check_loaded(model: Any) -> list[str]:
+    """Refuse weights that are not finite, that were not put on any device, or a head of zeros.
 
     Looks at a slice at a time: a whole mask of a large embedding would add to the peak memory.
+
+    Returns
+    -------
+    list of str
+        Names of the matrices of the trunk that hold nothing but zeros.
 
     Raises
     ------
     CheckpointError
         Naming the weight.
     """
+    prefix, zeros = str(getattr(model, "base_model_prefix", "")), []
     for name, p in model.named_parameters():
         if p.is_meta:
             raise CheckpointError(
@@ -313,6 +335,13 @@ def check_loaded(model: Any) -> None:
             )
         if not p.is_floating_point():
             continue
-        bad = sum(int((~torch.isfinite(c)).sum()) for c in p.reshape(-1).split(_CHUNK))
+        chunks = p.reshape(-1).split(_CHUNK)
+        bad = sum(int((~torch.isfinite(c)).sum()) for c in chunks)
         if bad:
             raise CheckpointError(f"weight {name} holds {bad} values that are NaN or infinite")
+        if p.dim() < 2 or any(bool(c.any()) for c in chunks):
+            continue
+        if prefix and not name.startswith(f"{prefix}."):
+            raise zero_head(name)
+        zeros.append(name)
+    return zeros

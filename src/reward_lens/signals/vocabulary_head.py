@@ -14,8 +14,8 @@ from torch import Tensor
 
 from reward_lens.backbone.headed import HeadedModel
 from reward_lens.errors import CheckpointError, LoadError
-from reward_lens.signals.adapter import Adapter, merge
-from reward_lens.signals.checkpoint import Checkpoint
+from reward_lens.signals.adapter import Adapter, complete
+from reward_lens.signals.checkpoint import Checkpoint, zero_head
 from reward_lens.signals.head_build import as_linear, widen
 from reward_lens.signals.trunk_files import Placement, load_causal_lm, refuse_unfilled
 
@@ -60,9 +60,8 @@ def read_vocabulary(
     """
     ids = _ids(spec, tokenizer)
     loaded = load_causal_lm(checkpoint, config, placement)
-    lm, filled = loaded.model, []
-    if adapter is not None:
-        filled = merge(adapter, lm, "", apart)
+    lm = loaded.model
+    filled = complete(lm, checkpoint.side, adapter, apart=apart)
     refuse_unfilled(checkpoint, loaded, filled=filled, apart=apart)
     output, base = lm.get_output_embeddings(), lm.base_model
     if output is None or base is lm:
@@ -72,6 +71,8 @@ def read_vocabulary(
         raise LoadError(f"head={spec!r}: id {beyond[0]} is not among 0 to {size - 1}")
     with torch.no_grad():
         weight = _difference(output.weight, ids)
+        if not bool(weight.any()):
+            raise zero_head(f"{spec!r} (ids {', '.join(map(str, ids))} of the output layer)")
         bias = getattr(output, "bias", None)
         head = as_linear(weight, _difference(bias, ids) if bias is not None else None)
     lm.config.num_labels = 1

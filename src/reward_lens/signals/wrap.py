@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from reward_lens.backbone import AnatomyNames, Encoder, Trunk, batch_limit, registered_names
+from reward_lens.backbone import (
+    AnatomyNames,
+    Encoder,
+    Trunk,
+    batch_limit,
+    measured_rule,
+    registered_names,
+)
 from reward_lens.errors import CheckpointError
 from reward_lens.signals.classifier import ClassifierRM
 from reward_lens.signals.convention import Convention
@@ -12,8 +19,8 @@ from reward_lens.signals.protocol import SignalMeta
 
 _SUFFIX = "ForSequenceClassification"
 _NATIVE = Convention(head="native", rule=None)
-#: What the head reads -> the read rule of a model whose own class decides.
-_RULES = {"read": "rightmost_non_pad", "first": "first", "mean": "mean", "late": "mean"}
+#: What the head reads -> the read rule, where no padding id can matter.
+_RULES = {"first": "first", "mean": "mean", "late": "mean"}
 
 
 def wrap_hf_model(
@@ -80,7 +87,7 @@ def wrap_hf_model(
         notes.append("the model was in training mode and was put in evaluation mode")
     known = anatomy or registered_names(str(getattr(model.config, "model_type", "")))
     trunk = Trunk(model, known)
-    rule = convention.rule or _RULES[trunk.anatomy.head.pool]
+    rule = _rule(trunk, convention)
     encoder = Encoder(
         tokenizer,
         trunk.config,
@@ -108,6 +115,21 @@ def wrap_hf_model(
 
     quickcheck(signal).raise_if_failed()
     return signal.with_meta(quickcheck="passed")
+
+
+def _rule(trunk: Trunk, convention: Convention) -> str:
+    """The read rule: measured on the model, which a convention must agree with."""
+    pool = trunk.anatomy.head.pool
+    measured = _RULES[pool] if pool in _RULES else measured_rule(trunk)
+    unpadded = trunk.config.pad_token_id is None and pool == "read"  # then all rules read the last
+    if convention.rule is None:
+        return "rightmost_non_pad" if unpadded else measured
+    if not unpadded and measured != convention.rule:
+        raise CheckpointError(
+            f"the convention {convention.head!r} reads by the rule {convention.rule}, the model "
+            f"by {measured}"
+        )
+    return convention.rule
 
 
 def _notes(trunk: Trunk, encoder: Encoder, template: str | None) -> list[str]:
