@@ -14,6 +14,7 @@ from reward_lens.data import as_pairs
 from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence
 from reward_lens.instruments.sides import Sides
+from reward_lens.instruments.tokens import token_rows
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
@@ -46,7 +47,8 @@ def source_attribution(
     Evidence
         Value float64 ``[side, pair, layer, position]`` in reward units, sides ``chosen`` and
         ``rejected``, NaN beyond an item's last token. Table ``writes``: per side, pair and layer
-        the write's projection, the part of biases, and what is left by rounding.
+        the write's projection, the part of biases, and what is left by rounding. Table ``tokens``:
+        the text of every token, whether the head reads there, whether it is in the response.
 
     Raises
     ------
@@ -101,7 +103,10 @@ def source_attribution(
         position=position,
         parameters={"readout": readout, "truncate": truncate, "batch_tokens": batch_tokens},
         cost=float(2 * n),
-        tables={"writes": _table(writes, np.nansum(values, -1), given.ids, sides.encoded)},
+        tables={
+            "writes": _table(writes, np.nansum(values, -1), given.ids, sides.encoded),
+            "tokens": token_rows(signal, sides, truncate),
+        },
     )
 
 

@@ -53,26 +53,12 @@ def token_curves(
     curves = signal.score_prefixes(
         items, readout=readout, truncate=truncate, batch_tokens=batch_tokens, progress=progress
     )
-    n, values, frames = len(given), curves.value.values, []
-    for k, (item, read) in enumerate(zip(items, sides.read, strict=True)):
-        aligned = signal.encoder.align(item, truncate)
-        curve = values[k, : len(aligned.tokens)]
-        start, stop = aligned.response or (0, 0)
-        where = np.arange(len(curve))
-        frames.append(
-            pd.DataFrame(
-                {
-                    "side": "chosen" if k < n else "rejected",
-                    "pair": given.ids[k % n],
-                    "position": where,
-                    "token": aligned.tokens,
-                    "score": curve,
-                    "change": np.diff(curve, prepend=np.float32(np.nan)),
-                    "read": where == read,
-                    "response": (where >= start) & (where < stop),
-                }
-            )
-        )
+    n, values = len(given), curves.value.values
+    tokens = token_rows(signal, sides, truncate)
+    lengths = [len(e.ids) for e in sides.encoded]
+    scores = [values[k, :length] for k, length in enumerate(lengths)]
+    tokens["score"] = np.concatenate(scores)
+    tokens["change"] = np.concatenate([np.diff(c, prepend=np.float32(np.nan)) for c in scores])
     return observation(
         signal,
         "token_curves",
@@ -87,5 +73,35 @@ def token_curves(
         position=position,
         parameters={"readout": readout, "truncate": truncate, "batch_tokens": batch_tokens},
         cost=float(2 * n),
-        tables={"tokens": pd.concat(frames, ignore_index=True)},
+        tables={"tokens": tokens},
     )
+
+
+def token_rows(signal: ClassifierRM, sides: Sides, truncate: str) -> pd.DataFrame:
+    """One row per token of both sides of pairs.
+
+    Returns
+    -------
+    DataFrame
+        ``side``, ``pair``, ``position``, ``token`` (its text), ``read`` (whether the head reads
+        there) and ``response`` (whether it is part of the response).
+    """
+    given, frames = sides.pairs, []
+    items = [*given.chosen, *given.rejected]
+    for k, (item, read) in enumerate(zip(items, sides.read, strict=True)):
+        aligned = signal.encoder.align(item, truncate)
+        start, stop = aligned.response or (0, 0)
+        where = np.arange(len(aligned.tokens))
+        frames.append(
+            pd.DataFrame(
+                {
+                    "side": "chosen" if k < len(given) else "rejected",
+                    "pair": given.ids[k % len(given)],
+                    "position": where,
+                    "token": aligned.tokens,
+                    "read": where == read,
+                    "response": (where >= start) & (where < stop),
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)

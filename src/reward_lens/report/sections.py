@@ -49,6 +49,7 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     labels: str = ""
     pairs: list[dict[str, Any]] = field(default_factory=list)
+    has_curves: bool = False
     has_sources: bool = False
     scales: str = ""
 
@@ -66,7 +67,7 @@ def build_sections(
         "batch_effect": _batch_effect,
     }
     found = [make(evidence[k], number) for k, make in makers.items() if k in evidence]
-    if "token_curves" in evidence:
+    if "token_curves" in evidence or "source_attribution" in evidence:
         found.append(_pairs(evidence, shown, number))
     if missing:
         rows: list[list[Cell]] = [[k, v] for k, v in missing.items()]
@@ -363,7 +364,7 @@ def _batch_effect(e: Evidence, number: Numbers) -> Section:
 
 
 def _pairs(evidence: Mapping[str, Evidence], shown: Pairs, number: Numbers) -> Section:
-    curves, sources = evidence["token_curves"], evidence.get("source_attribution")
+    curves, sources = evidence.get("token_curves"), evidence.get("source_attribution")
     scale = scales(curves, sources)
     ids = evidence["preference"].tables["scores"]["pair"].tolist()
     rows = []
@@ -379,14 +380,18 @@ def _pairs(evidence: Mapping[str, Evidence], shown: Pairs, number: Numbers) -> S
         ]
         margin = number("preference", f"table/scores/{k}/margin", "+.3g")
         rows.append({"id": pair.id, "subset": pair.subset, "margin": margin, "sides": sides})
+    about = ["The pairs with the highest, the lowest and the smallest margins, of those short "
+             "enough for a page."]  # fmt: skip
+    full = f"{scale.source:.3g} reward"
+    if curves is not None:
+        about[0] += (" A prefix score is what the model would give the text cut there; it was "
+                     "trained to be read at the end only.")  # fmt: skip
+        full = f"{scale.change:.3g} and {full}"
+    measured = curves if curves is not None else sources
     return Section(
-        "pairs", "Pairs, token by token",
-        ["The pairs with the highest, the lowest and the smallest margins, of those short enough "
-         "for a page. A prefix score "
-         "is what the model would give the text cut there; it was trained to be read at the end "
-         "only."],
-        labels=labels(curves), pairs=rows, has_sources=sources is not None,
-        scales=f"{scale.change:.3g} and {scale.source:.3g} reward",
+        "pairs", "Pairs, token by token", list(about),
+        labels=labels(measured) if measured is not None else "", pairs=rows,
+        has_curves=curves is not None, has_sources=sources is not None, scales=full,
     )  # fmt: skip
 
 

@@ -19,9 +19,11 @@ class Scales:
     source: float
 
 
-def scales(curves: Evidence, sources: Evidence | None) -> Scales:
+def scales(curves: Evidence | None, sources: Evidence | None) -> Scales:
     """The 99th percentile of sizes over every shown token."""
-    change = curves.tables["tokens"]["change"].abs().to_numpy(dtype=float)
+    change = np.array([0.0])
+    if curves is not None:
+        change = curves.tables["tokens"]["change"].abs().to_numpy(dtype=float)
     source = np.array([0.0])
     if sources is not None:
         source = np.abs(np.nansum(sources.value.values, axis=2)).ravel()
@@ -35,10 +37,13 @@ def _full(sizes: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
 
 
 def text_map(
-    curves: Evidence, sources: Evidence | None, pair: str, side: str, scale: Scales
+    curves: Evidence | None, sources: Evidence | None, pair: str, side: str, scale: Scales
 ) -> Markup:
     """One side of one pair as token spans; the token the head reads is boxed and named."""
-    table = curves.tables["tokens"]
+    shown = curves if curves is not None else sources
+    if shown is None:
+        return Markup("")
+    table = shown.tables["tokens"]
     rows = table[(table["pair"] == pair) & (table["side"] == side)]
     source = np.zeros(len(rows))
     if sources is not None:
@@ -49,9 +54,11 @@ def text_map(
 
 
 def _token(row: pd.Series, source: float, scale: Scales) -> Markup:
-    change = float(row["change"])
-    a = 0.0 if np.isnan(change) else change
-    first = "first token" if np.isnan(change) else f"{a:+.3g}"
+    change = float(row["change"]) if "change" in row else None
+    a = 0.0 if change is None or np.isnan(change) else change
+    said = (
+        "" if change is None else f"change {'first token' if np.isnan(change) else f'{a:+.3g}'}, "
+    )
     classes = [
         "p" if a >= 0 else "m",
         "q" if source >= 0 else "w",
@@ -63,7 +70,7 @@ def _token(row: pd.Series, source: float, scale: Scales) -> Markup:
         " ".join(c for c in classes if c),
         _percent(a, scale.change),
         _percent(source, scale.source),
-        f"change {first}, source {source:+.3g}" + (", read here" if row["read"] else ""),
+        f"{said}source {source:+.3g}" + (", read here" if row["read"] else ""),
         escape(text),
     )
 

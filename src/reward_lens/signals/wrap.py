@@ -135,7 +135,9 @@ def _rule(trunk: Trunk, convention: Convention) -> str:
 def _notes(trunk: Trunk, encoder: Encoder, template: str | None) -> list[str]:
     notes = []
     if not encoder.has_chat_template and template is None:
-        notes.append(f"the tokenizer has no chat template; texts are {encoder.template!r}")
+        form = "question and answer as a text pair" if encoder.template == "pair" else repr(
+            encoder.template)  # fmt: skip
+        notes.append(f"the tokenizer has no chat template; texts are {form}")
     notes.extend(f"{place}: {why}" for place, why in trunk.anatomy.missing.items())
     return notes
 

@@ -1,0 +1,38 @@
+"""The page of a model that is not causal: source tokens are shown, prefix scores are not."""
+
+from __future__ import annotations
+
+import zoo
+from families import PAIRS
+
+import reward_lens as rl
+from reward_lens.report import Page, render
+
+
+def page_of(name):
+    signal = rl.wrap_hf_model(zoo.make(name), zoo.tokenizer_for(name))
+    audit = rl.audit(signal, PAIRS)
+    assert audit.passed, (audit.missing, audit.conformance.failed)
+    return audit, render(Page("m", "f", "c", "e"), audit.evidence, audit.shown)
+
+
+def test_an_encoder_that_reads_its_first_token():
+    audit, text = page_of("bert")
+    assert set(audit.not_offered) == {"token_curves"}
+    assert 'id="map-b" checked' in text
+    assert "change of the prefix score" not in text
+    assert 'title="source ' in text
+    assert "read here" in text
+
+
+def test_an_encoder_that_reads_the_mean_has_no_token_maps():
+    audit, text = page_of("modernbert, mean")
+    assert set(audit.not_offered) == {"token_curves", "source_attribution"}
+    assert "Pairs, token by token" not in text
+
+
+def test_a_state_space_model_has_no_heads_to_show():
+    audit, text = page_of("jamba")
+    assert set(audit.not_offered) == {"attribution_heads", "source_attribution"}
+    assert "configuration says 4" in audit.not_offered["attribution_heads"]
+    assert "change of the prefix score" in text
