@@ -13,6 +13,7 @@ import zoo
 from zoo_expected import ALONE, EXPECTED, FAILING
 
 from reward_lens import wrap_hf_model
+from reward_lens.signals import Capability
 
 WRAPPED = [name for name in zoo.ALL if EXPECTED[name] != "none"]
 
@@ -50,6 +51,14 @@ def test_the_score_does_not_depend_on_the_batch_or_on_padding(name):
 def test_what_is_scored_alone_is_said_and_nothing_else_is(name):
     signal, _, _ = judged(name)
     assert any("alone" in note for note in signal.meta.notes) == (name in ALONE)
+
+
+@pytest.mark.parametrize("name", WRAPPED)
+def test_decoders_give_prefix_scores_and_encoders_do_not(name):
+    signal, _, _ = judged(name)
+    given = Capability.PREFIX_SCORES in signal.caps
+    batch_bound = signal.trunk.alone_beyond == 0  # then a token's state is not its own either
+    assert given == (not zoo.is_encoder(name) and not batch_bound)
 
 
 @pytest.mark.parametrize("name", ALONE)
