@@ -25,4 +25,4 @@ def test_the_code_of_a_page_runs(page, capsys):
 def test_every_head_convention_is_in_the_table_and_no_other():
     text = (DOCS / "loading.md").read_text()
     named = re.findall(r"^\| `([^`]+)`", text, re.MULTILINE)
-    assert set(named) - {"head=", "native", "vocab:K"} == {row.name for row in HEADS}
+    assert set(named) - {"head=", "score", "vocab:K"} == {row.name for row in HEADS}

@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from reward_lens.data import Pairs, as_pairs
-from reward_lens.errors import AnatomyError, DataError, NumericsError
+from reward_lens.errors import AnatomyError, CapabilityError, DataError, NumericsError
 from reward_lens.evidence import Evidence, Units
 from reward_lens.instruments import (
     attribution,
@@ -132,11 +132,12 @@ def audit(
     every = as_pairs(pairs)
     if parts is not None:
         parts = {name: part.ids for name, part in every.split(parts).items()}
+    chosen = readout or signal.default_readout
+    signal.readout(chosen)  # an unknown one is refused before any work
     given, left_out = fitting_pairs(signal, every, truncate)
     with told.stage("conformance", 1) as done:
         conformance = run_conformance(signal)
         done(1)
-    chosen = readout or signal.default_readout
     options: dict[str, Any] = {"readout": chosen, "truncate": truncate}
     options["batch_tokens"] = batch_tokens
     evidence = {"conformance": conformance_evidence(signal, conformance)}
@@ -154,6 +155,8 @@ def audit(
                 warnings.simplefilter("always", UserWarning)
                 try:
                     evidence[name] = run(signal, subset, progress=done, **options)
+                except CapabilityError as error:
+                    not_offered[name] = str(error)
                 except (AnatomyError, NumericsError) as error:
                     missing[name] = str(error)  # the rest of the audit stands without it
             notes.extend(f"{name}: {w.message}" for w in caught)
@@ -172,7 +175,7 @@ def _jobs(signal: ClassifierRM, some: Pairs, shown: Pairs) -> tuple[list[Job], d
     anatomy = signal.trunk.anatomy
     reasons = "; ".join(dict.fromkeys(anatomy.missing.values())) or "nothing was verified"
     by_head = signal.meta.granularity == "head"
-    averaged = anatomy.head.pool in ("mean", "late")
+    averaged = anatomy.head.pool in ("mean", "late") or signal.meta.position == "mean"
     no_sources = "the head reads the mean over tokens" if averaged else ""
     wanted: list[tuple[Job, str]] = [
         (("lens", some, lens), "" if anatomy.blocks else reasons),

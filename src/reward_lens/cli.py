@@ -134,12 +134,13 @@ def score(
     with plain_errors():
         given = load_pairs(pairs, limit=limit, allow_download=allow_download)
         signal = load(model, ctx)
+        chosen = signal.readout(readout or signal.default_readout)
         fit, left_out = fitting_pairs(signal, given, cut)
         with Bars().stage("scores", 2 * len(fit)) as done:
             found = preference(
                 signal,
                 fit,
-                readout=readout or signal.default_readout,
+                readout=chosen.name,
                 truncate=cut,
                 batch_tokens=batch_tokens,
                 progress=done,
@@ -153,15 +154,18 @@ def score(
         table.to_json(output, orient="records", lines=True, force_ascii=False, double_precision=15)
     _say_left_out(left_out)
     i = found.interval("accuracy")
-    ties, cut_note = int(found.tables["accuracy"]["ties"].iloc[0]), _cut_note(found)
+    ties = int(found.tables["accuracy"]["ties"].iloc[0])
+    cut_note = _cut_note(found, signal.meta)
     if cut_note:
         typer.echo(cut_note, err=True)
     if json:
-        said = {"output": str(output), "pairs": len(fit), "accuracy": i.estimate, "ties": ties}
+        said = {"output": str(output), "pairs": len(fit), "readout": chosen.name,
+                "accuracy": i.estimate, "ties": ties}  # fmt: skip
         typer.echo(jsonlib.dumps({**said, "truncation": cut_note, "left_out": left_out}))
     else:
         accuracy = f"accuracy {i.estimate:.3f} (ties count half: {ties})"
-        typer.echo(f"{len(fit)} pairs scored, {accuracy}; wrote {output}")
+        what = f"{chosen.name}{f' ({chosen.note})' if chosen.note else ''}"
+        typer.echo(f"{len(fit)} pairs scored by {what}, {accuracy}; wrote {output}")
 
 
 def _check_parent(output: Path, pairs: str | None = None) -> None:
@@ -176,16 +180,19 @@ def _check_parent(output: Path, pairs: str | None = None) -> None:
         raise typer.Exit(2)
 
 
-def _cut_note(scores: Evidence) -> str:
+def _cut_note(scores: Evidence, meta: SignalMeta) -> str:
     """What truncation did, or nothing: it moves the read token and can make sides identical."""
     table = scores.tables["scores"]
     cut = table[["tokens_cut_chosen", "tokens_cut_rejected"]].to_numpy() > 0
     if not cut.any():
         return ""
     ties = int((cut.any(axis=1) & (table["margin"].to_numpy() == 0)).sum())
+    where = "the cut part is not seen"
+    if meta.reads not in ("first", "mean") and meta.eos != "overwrite":
+        where = "a text cut on the right is read mid-text, without its end token"
     return (
-        f"{int(cut.sum())} texts were cut to the model's length ({ties} of their pairs now tie); a "
-        f"text cut on the right is read mid-text, without its end token"
+        f"{int(cut.sum())} texts were cut to the model's length ({ties} of their pairs now tie); "
+        f"{where}"
     )
 
 
@@ -318,13 +325,14 @@ def _finish(
     m = signal.meta
     facts = (
         f"{m.architecture}, {m.n_layers} layers of width {m.width}, {m.dtype} on {m.device}, "
-        f"{m.kernel} attention; {m.template}; head {m.head}, read at {_place(m)}"
+        f"{m.kernel} attention; {_form(m)}; head {m.head}, read at {_place(m)}; readout "
+        f"{_readout(found['preference'])}"
     )
     if found.left_out:
         notes = (*notes, f"{len(found.left_out)} over-long pairs were left out: "
                  f"{', '.join(list(found.left_out)[:5])}"
                  f"{' and more' if len(found.left_out) > 5 else ''}.")  # fmt: skip
-    cut_note = _cut_note(found["preference"])
+    cut_note = _cut_note(found["preference"], m)
     if cut_note:
         typer.echo(cut_note, err=True)
         notes = (*notes, cut_note + ".")
@@ -359,8 +367,18 @@ def _finish(
 
 def _place(meta: SignalMeta) -> str:
     """Where the head reads, in words."""
-    rule = meta.reads if meta.position == "native" else meta.position
-    return {"mean": "the mean over tokens"}.get(rule, f"the {rule.replace('_', ' ')} token")
+    from reward_lens.backbone.reading import RULES
+
+    return RULES[meta.reads if meta.position == "native" else meta.position]
+
+
+def _form(meta: SignalMeta) -> str:
+    return "question and answer as a text pair" if meta.template == "pair" else meta.template
+
+
+def _readout(evidence: Evidence) -> str:
+    note = evidence.subject.notes.get("readout_note")
+    return f"{evidence.subject.readout} ({note})" if note else evidence.subject.readout
 
 
 def _not_offered(found: Audit) -> tuple[str, ...]:

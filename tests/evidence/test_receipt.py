@@ -93,7 +93,7 @@ def test_the_receipt_says_everything():
 def test_the_receipt_repeats_the_row_mean_note():
     note = "legacy row mean of 3 objectives"
     text = make(subject=Subject("s", "d", "reward", notes={"readout_note": note})).receipt()
-    assert f"note: the readout is a {note}" in text
+    assert f"note: readout: {note}" in text
 
 
 def test_the_receipt_asks_the_store():

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-_PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__)
+_PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm)
 _TOLERANCE = {torch.float32: 1e-4}
 _COARSE = 3e-2  # half precision rounds the pattern itself
 
@@ -77,10 +77,16 @@ class AttentionWatch(TorchFunctionMode):
         if func is torch.nn.functional.scaled_dot_product_attention:
             self._keep(self._from_fused(*args, **kwargs))
         elif func in _PRODUCTS and len(args) == 2:
-            a, v = args
+            a, v = (self._by_head(t) for t in args)
             if a.dim() == v.dim() == 4 and a.shape[-1] == v.shape[-2] and a.shape[0] == len(self):
                 self._keep(self._from_product(a, v))
         return func(*args, **kwargs)
+
+    def _by_head(self, x: Any) -> Any:
+        """Undo the folding of batch and heads into one dimension, where a product has it so."""
+        if isinstance(x, Tensor) and x.dim() == 3 and x.shape[0] % len(self) == 0:
+            return x.reshape(len(self), -1, *x.shape[1:])
+        return x
 
     def __len__(self) -> int:
         return len(self.columns)

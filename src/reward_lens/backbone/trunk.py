@@ -62,11 +62,17 @@ class Trunk:
         self.pad_id = int(pad) if pad is not None and 0 <= pad < known else 0
         self.anatomy: Anatomy = find_anatomy(model, self.config, self.device, names)
         self.inputs = Inputs.of(self.base, probe_ids(self.config, self.device))
+        self._made = _versions(model)
         self._remembers = remembers(self.config)
         # What is remembered is one for all threads.
         self._memory: Any = threading.RLock() if self._remembers else nullcontext()
         #: Items longer than this are run alone; ``None`` if what else is in a batch never matters.
         self.alone_beyond: int | None = None
+
+    def written_to(self) -> list[str]:
+        """Names of parameters that were written to, or replaced, since the trunk was made."""
+        now = _versions(self.model)
+        return [name for name, state in self._made.items() if now.get(name) != state]
 
     @property
     def n_layers(self) -> int:
@@ -315,6 +321,11 @@ class Trunk:
         # The stream between the sublayers is the clean stream plus the attention write, so the
         # derivative with respect to either is the same.
         return self._taps(site)[-1], one
+
+
+def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
+    """Where every parameter lies and how often torch saw it written to."""
+    return {n: (p.data_ptr(), p._version) for n, p in model.named_parameters()}
 
 
 def _norm_tap(block: Block, site: Site) -> Tap:

@@ -64,7 +64,7 @@ def _subject(s: Subject) -> list[tuple[str, str]]:
     )
     said = [("subject", f"signal {s.signal}, data {s.data}, readout {s.readout}{facts}")]
     if "readout_note" in s.notes:
-        said.append(("note", f"the readout is a {s.notes['readout_note']}"))
+        said.append(("note", f"readout: {s.notes['readout_note']}"))
     if s.interventions:
         said.append(("interventions", ", ".join(s.interventions)))
     if s.frame is not None:

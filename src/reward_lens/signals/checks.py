@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -202,22 +203,41 @@ def checkpoint_keys(s: Probed) -> Check:
     from safetensors import safe_open
 
     held = s.signal.trunk.model.state_dict()
-    differ, same, other = [], 0, 0
+    differ, same, other = list(s.signal.trunk.written_to()), 0, 0
     for file in files:
         with safe_open(str(file), framework="pt") as tensors:
             for key in tensors.keys():  # noqa: SIM118 - the handle is no mapping
-                if key not in held or tuple(tensors.get_slice(key).get_shape()) != held[key].shape:
-                    other += 1  # inert, or renamed on loading; missing keys are refused there
-                elif torch.equal(tensors.get_tensor(key).to(held[key].dtype), held[key].cpu()):
+                name = _held_as(key, tuple(tensors.get_slice(key).get_shape()), held)
+                if name is None or not held[name].is_floating_point():  # counters, mask buffers
+                    other += 1  # inert, merged or packed on loading; missing keys are refused there
+                elif torch.equal(tensors.get_tensor(key).to(held[name].dtype), held[name].cpu()):
                     same += 1
                 else:
                     differ.append(key)
+    differ = list(dict.fromkeys(differ))
     named = f", first {differ[0]}" if differ else ""
     return Check(
         "checkpoint keys", not differ,
-        f"{same} equal, {len(differ)} differ{named}, {other} stored in another form "
-        f"({inert} of them inert)", "0 differ", means,
+        f"{same} equal, {len(differ)} differ or were written to since{named}, {other} merged or "
+        f"inert ({inert} named as inert)", "0 differ", means,
     )  # fmt: skip
+
+
+def _held_as(key: str, shape: tuple[int, ...], held: Mapping[str, torch.Tensor]) -> str | None:
+    """The name under which the model holds a tensor of the files: the same, or with another prefix.
+
+    The longest common ending decides, if only one name of that shape has it.
+    """
+    if key in held:
+        return key if tuple(held[key].shape) == shape else None
+    parts = key.split(".")
+    for start in range(1, len(parts)):
+        ending = ".".join(parts[start:])
+        found = [n for n, t in held.items() if tuple(t.shape) == shape
+                 and (n == ending or n.endswith(f".{ending}"))]  # fmt: skip
+        if found:
+            return found[0] if len(found) == 1 and start < len(parts) - 1 else None
+    return None
 
 
 def template_round_trip(s: Probed) -> Check:

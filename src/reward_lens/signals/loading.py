@@ -102,9 +102,12 @@ def load_signal(
         raise LoadError(f"dtype={dtype!r}: choose one of {', '.join(DTYPES)}")
     if device is not None and device_map is not None:
         raise LoadError("device and device_map were both given; pass the one that you mean")
+    if revision is not None and Path(name).expanduser().exists():
+        raise LoadError(f"revision={revision!r} is of a hub id, and {name} is a folder here")
     hub = Hub(revision, token, allow_download, trust_remote_code)
     folder = hub.folder(name)
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    _check_device(place)
     if dtype is None and device_map is None and torch.device(place).type == "cpu":
         dtype = "float32"
     read = read_checkpoint(
@@ -115,7 +118,7 @@ def load_signal(
         wishes=Wishes(head, template, bos, eos, sign, base),
         hub=hub,
     )
-    return wrap_hf_model(
+    signal = wrap_hf_model(
         read.model if device_map is not None else read.model.to(place),
         read.tokenizer(),
         architecture=read.architecture,
@@ -126,3 +129,15 @@ def load_signal(
         ignored_keys=read.ignored_keys,
         convention=read.convention,
     )
+    notes = [*signal.meta.notes]
+    notes += [f"revision {revision} of {name}"] if revision is not None else []
+    notes += [f"base model of the adapter: {base}, as was asked for"] if base is not None else []
+    return signal.with_meta(notes=tuple(notes))
+
+
+def _check_device(place: str) -> None:
+    try:
+        torch.empty(1, device=place)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise LoadError(f"device={place!r} cannot be used here: {first}") from error

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from reward_lens.backbone import Position, Site
+from reward_lens.errors import CapabilityError
 
 if TYPE_CHECKING:
     from reward_lens.backbone import HeadMap, Trunk
@@ -81,7 +82,8 @@ class Readout:
         """What must stand beside every number of this readout; empty if nothing."""
         if self.meta.get("aggregate") == "row_mean":
             return f"legacy row mean of {len(self.rows)} objectives"
-        return str(self.meta.get("label", ""))
+        label = str(self.meta.get("label", ""))
+        return label if self.kind == "composite" or not label else f"the row named {label}"
 
     def project(self, state: Tensor, index: Index | None = None) -> Tensor:
         """Read states taken at ``site``.
@@ -110,6 +112,11 @@ class Readout:
 
     def _read(self, x: Tensor, index: Index | None) -> Tensor:
         features = self.head.features(x)
+        if self.kind == "composite" and self.directions is None:
+            raise CapabilityError(
+                f"readout {self.name!r} has another direction for every item: take it from "
+                f"signal.bound({self.name!r}, encoded), or use score, lens and attribution"
+            )
         if self.directions is None or self.biases is None:
             return features @ self.direction.to(x) + self.bias
         if index is None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reward_lens.backbone import FINAL, Encoded, Site, Trunk, read_rows
-from reward_lens.errors import CapabilityError
+from reward_lens.errors import CapabilityError, TokenizeError
 from reward_lens.signals.readouts import Readout
 
 _NORMED = Site("final_norm")
@@ -77,7 +77,9 @@ class RowReadouts:
         if meant and len(found) > 1:
             name = f"criterion:{meant[0]}"
         if name not in found:
-            raise CapabilityError(f"no readout {name!r}; this signal has {', '.join(found)}")
+            more = [f"criterion:{label}" for label in self.labels]
+            has = ", ".join((*found, *more))
+            raise CapabilityError(f"no readout {name!r}; this signal has {has}")
         return found[name]
 
     def bind(self, readout: Readout, encoded: Sequence[Encoded], batch_tokens: int) -> Readout:
@@ -91,7 +93,7 @@ class RowReadouts:
         if readout.kind != "composite":
             return readout
         weight, bias = self.trunk.anatomy.head.rows()
-        at = [self.gate.index(e.ids) for e in encoded]
+        at = [self._gate_index(k, e) for k, e in enumerate(encoded)]
         gates = torch.empty(len(encoded), len(weight), device=weight.device)
         for batch in self.trunk.batches(encoded, batch_tokens):
             hidden = self.trunk.capture(batch, [_NORMED], read_rows(at))[_NORMED]
@@ -99,6 +101,14 @@ class RowReadouts:
                 found = self.gate.coefficients(hidden)
             gates[torch.as_tensor(batch.index)] = found.to(gates)
         return readout.bound(self.sign * gates @ weight, self.sign * gates @ bias)
+
+    def _gate_index(self, k: int, encoded: Encoded) -> int:
+        try:
+            return int(self.gate.index(encoded.ids))
+        except TokenizeError as error:
+            cut = f"{encoded.cut} of its tokens were cut off, and with them it may be; " * bool(
+                encoded.cut)  # fmt: skip
+            raise TokenizeError(f"item {k}: {cut}{error}") from error
 
     def _label(self, k: int) -> dict[str, Any]:
         return {"label": self.labels[k]} if k < len(self.labels) else {}

@@ -98,7 +98,10 @@ def _ids(spec: str, tokenizer: Callable[[], Any]) -> tuple[int, ...]:
             f"head={spec!r}: write '{_PREFIX}K' or '{_PREFIX}A-B', with ids or with texts of one "
             f"token each; for a token that holds a '-' give its id"
         )
-    return tuple(int(p) if p.isdigit() else _token(spec, p, tokenizer()) for p in parts)
+    ids = tuple(int(p) if p.isdigit() else _token(spec, p, tokenizer()) for p in parts)
+    if len(ids) == 2 and ids[0] == ids[1]:
+        raise LoadError(f"head={spec!r} is the difference of token {ids[0]} and itself")
+    return ids
 
 
 def _token(spec: str, text: str, tokenizer: Any) -> int:

@@ -104,6 +104,11 @@ def wrap_hf_model(
     meta = meta.updated(source=source, position=position, ignored_keys=ignored_keys)
     if sign is not None:
         meta = meta.updated(sign=float(sign))
+    if meta.sign != 1:
+        notes.append(f"scores are {meta.sign:g} times the checkpoint's own number")
+    if position != "native":
+        notes.append(f"the head is read at position={position!r}, which was asked for")
+    meta = meta.updated(notes=tuple(notes))
     signal = ClassifierRM(trunk, encoder, meta, convention.gate)
     signal.read_index([], position)  # refuses a position that cannot be read
     trunk.alone_beyond, why = batch_limit(trunk)
