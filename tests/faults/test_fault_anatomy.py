@@ -220,7 +220,7 @@ def test_a_label_names_its_row():
     by_label, by_number = signal.readout("criterion:correct"), signal.readout("criterion:1")
     assert by_label.name == by_number.name == "criterion:1"
     assert torch.equal(by_label.direction, model.score.weight[1])
-    assert by_label.note == "correct"
+    assert by_label.note == "the row named correct"
 
 
 def test_a_language_model_is_no_classifier():
