@@ -18,7 +18,7 @@ WORDS = st.text(st.sampled_from("why sky.🙂é"), min_size=1, max_size=15).filt
 @given(question=WORDS, answer=WORDS)
 def test_a_pair_is_what_the_tokenizer_makes_of_two_texts(make, question, answer):
     tokenizer = make()
-    own = encoder(tokenizer, template="pair")
+    own = encoder(tokenizer, longest=256, template="pair")
     (encoded,) = own.encode([Item.of(question, answer)])
     called = tokenizer(question, answer)
     assert encoded.ids.tolist() == called["input_ids"]
