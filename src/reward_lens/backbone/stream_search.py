@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -230,14 +229,3 @@ def sum_error(base: Tensor, target: Tensor, values: list[Tensor], fit: str) -> f
     coefficients = fit_sum(base, target, values, fit)
     first, *parts = [scaled(t, c) for t, c in zip((base, *values), coefficients, strict=True)]
     return relative_excess(first, target, parts)
-
-
-def spots_of(program: Program) -> list[Any]:
-    """Every spot the program speaks of, in order."""
-    spots: list[Spot] = []
-    for step in program:
-        if isinstance(step, SumPlan):
-            spots += step.writes
-        else:
-            spots += [step.entered, step.left]
-    return spots

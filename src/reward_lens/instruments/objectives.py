@@ -15,12 +15,12 @@ import xarray as xr
 from reward_lens.backbone import Site
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import CapabilityError, NumericsError
-from reward_lens.evidence import Evidence, GaugeStatus, Interval, Tier, Units
+from reward_lens.evidence import Evidence, GaugeStatus, Interval, Units
 from reward_lens.evidence.intervals import jackknife_correlation
 from reward_lens.instruments.sides import Sides
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
-from reward_lens.signals.identity import provenance
+from reward_lens.signals.identity import observation
 from reward_lens.signals.readouts import Readout
 from reward_lens.signals.sweeping import Progress
 
@@ -111,30 +111,29 @@ def objective_geometry(
         table["mean_score"], table["sd_score"] = scores.mean(0), scores.std(0, ddof=1)
         tables["scores"] = _pair_table(names, cosines, found)
         cost = float(len(sides.encoded))
-    subject = signal.subject(_NO_DATA if given is None else given.fingerprint, rows[0], position)
-    return Evidence(
-        value=xr.DataArray(
+    found_evidence = observation(
+        signal,
+        "objective_geometry",
+        xr.DataArray(
             cosines, dims=("row", "row2"), coords={"row": names, "row2": names}, name="cosine"
         ),
-        instrument="objective_geometry",
-        version="1",
-        subject=replace(subject, readout=", ".join(names)),
-        tier=Tier.OBSERVATIONAL,
+        data=_NO_DATA if given is None else given.fingerprint,
+        readout=rows[0],
+        position=position,
         gauge=GaugeStatus.RAW_ONLY,
         units=Units.ANGLE,
-        provenance=provenance(
-            signal,
-            {
-                "method": method,
-                "within_prompt": within_prompt,
-                "truncate": truncate,
-                "batch_tokens": batch_tokens,
-            },
-            cost=cost,
-        ),
+        parameters={
+            "method": method,
+            "within_prompt": within_prompt,
+            "truncate": truncate,
+            "batch_tokens": batch_tokens,
+        },
+        cost=cost,
         uncertainty=tuple(found),
         tables=tables,
     )
+    subject = replace(found_evidence.subject, readout=", ".join(names))
+    return replace(found_evidence, subject=subject)
 
 
 def objectives(signal: ClassifierRM) -> list[Readout]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -120,27 +121,35 @@ def observation(
     position: str | None,
     parameters: Mapping[str, Any],
     cost: float,
+    tier: Tier = Tier.OBSERVATIONAL,
+    gauge: GaugeStatus = GaugeStatus.INVARIANT,
     units: Units = Units.REWARD,
+    interventions: tuple[str, ...] = (),
+    seeds: tuple[int, ...] = (),
     parents: tuple[str, ...] = (),
     **more: Any,
 ) -> Evidence:
-    """Evidence of an observational, gauge-invariant instrument on a signal.
+    """Evidence of an instrument on a signal; observational and gauge-invariant unless said.
 
     Parameters
     ----------
     data : str
         Fingerprint of the items or pairs.
+    interventions : tuple of str
+        What was done to the trunk while it was measured, beside what was done to the signal itself.
     more : dict
-        ``uncertainty`` and ``tables``, as :class:`~reward_lens.evidence.Evidence` takes them.
+        ``uncertainty``, ``tables`` and ``quantity_units``, as
+        :class:`~reward_lens.evidence.Evidence` takes them.
     """
+    subject = signal.subject(data, readout, position)
     return Evidence(
         value=value,
         instrument=instrument,
         version="1",
-        subject=signal.subject(data, readout, position),
-        tier=Tier.OBSERVATIONAL,
-        gauge=GaugeStatus.INVARIANT,
+        subject=replace(subject, interventions=(*subject.interventions, *interventions)),
+        tier=tier,
+        gauge=gauge,
         units=units,
-        provenance=provenance(signal, parameters, cost=cost, parents=parents),
+        provenance=provenance(signal, parameters, cost=cost, seeds=seeds, parents=parents),
         **more,
     )
