@@ -200,7 +200,7 @@ class Anatomy:
             If the block has no such write, or it could not be verified; the reason is given.
         """
         block = self.block(site)
-        write = block.mlp if site.kind == "mlp_out" else block.attn
+        write = block.mlp if site.kind.startswith("mlp") else block.attn
         by_head = site.kind in ("head_out", "head_in")
         if write is None or (by_head and write.heads is None):
             kind = "head" if by_head else "sublayer"

@@ -18,9 +18,11 @@ SITE_KINDS: dict[str, str] = {
     "resid_pre": "the residual stream entering the block",
     "head_in": "what the heads hand to the attention's last linear map, [heads * head width]",
     "attn_raw": "the attention's output before its post-norm; equals attn_out where there is none",
+    "attn_unscaled": "attn_out before the block scales it; equals it where it does not",
     "attn_out": "what the attention sublayer adds to the stream",
     "head_out": "what each attention head adds to the stream, [heads, width]",
     "resid_mid": "the stream between attention and MLP (sequential blocks only)",
+    "mlp_unscaled": "mlp_out before the block scales it; equals it where it does not",
     "mlp_out": "what the MLP sublayer adds to the stream",
     "resid_post": "the residual stream leaving the block",
     **{

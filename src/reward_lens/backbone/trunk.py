@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from reward_lens.backbone.anatomy import Anatomy, Block, StreamNorm
+from reward_lens.backbone.anatomy import Anatomy
 from reward_lens.backbone.anatomy_search import find_anatomy, probe_ids
 from reward_lens.backbone.batch_effect import remembers
 from reward_lens.backbone.batching import Batch, collate, plan_batches
@@ -24,6 +24,7 @@ from reward_lens.backbone.heads import head_writes
 from reward_lens.backbone.inputs import Inputs
 from reward_lens.backbone.naming import AnatomyNames
 from reward_lens.backbone.norms import FrozenNorm
+from reward_lens.backbone.site_taps import site_taps
 from reward_lens.backbone.sites import Site
 from reward_lens.backbone.taps import Handler, Tap, attach, merge
 from reward_lens.backbone.tokenise import MEAN, Encoded
@@ -79,8 +80,13 @@ class Trunk:
         """Number of residual blocks."""
         return len(self.anatomy.blocks)
 
-    def forward(self, batch: Batch, handlers: Mapping[Tap, Handler]) -> Any:
+    def forward(self, batch: Batch, handlers: Mapping[Tap, Handler], **given: Any) -> Any:
         """Run the trunk on a batch with handlers attached; returns the trunk's own output.
+
+        Parameters
+        ----------
+        given : dict
+            Further arguments of the trunk's forward, in place of what it is usually given.
 
         Raises
         ------
@@ -94,7 +100,7 @@ class Trunk:
         with self._memory:
             self.forget()
             with attach(handlers):
-                return self.base(**self.inputs.of_batch(batch))
+                return self.base(**{**self.inputs.of_batch(batch), **given})
 
     @torch.no_grad()
     def forget(self) -> None:
@@ -141,7 +147,9 @@ class Trunk:
         NumericsError
             If the trunk's output at a kept row is not finite; names the item.
         """
-        wanted = {tap for site in sites for tap in self._taps(site)} | {self.anatomy.normed}
+        wanted = {tap for site in sites for tap in site_taps(self.anatomy, site)} | {
+            self.anatomy.normed
+        }
         seen: dict[Tap, Tensor] = {}
 
         def keep(tap: Tap) -> Handler:
@@ -162,7 +170,7 @@ class Trunk:
         def look(tensor: Tensor) -> None:
             return None
 
-        taps = [tap for site in sites for tap in self._taps(site)]
+        taps = [tap for site in sites for tap in site_taps(self.anatomy, site)]
         out: Tensor = self.forward(batch, dict.fromkeys(taps, look))[0]
         return out
 
@@ -170,32 +178,8 @@ class Trunk:
         """The states that the head reads: ``[batch, length, width]``."""
         return self.capture(batch, [Site("final_norm")])[Site("final_norm")]
 
-    def _taps(self, site: Site) -> list[Tap]:
-        """The taps a site is read from."""
-        anatomy = self.anatomy
-        if site.kind == "final_norm":
-            return [anatomy.normed]
-        if site.kind == "embed":
-            return [anatomy.block(Site("resid_pre", 0)).enter]
-        block = anatomy.block(site)
-        if site.kind == "resid_pre":
-            return [block.enter]
-        if site.kind == "resid_post":
-            return [block.leave]
-        if site.kind.startswith("norm"):
-            return [_norm_tap(block, site)]
-        if site.kind == "resid_mid":
-            return _mid_taps(block, site)
-        write = anatomy.write(site)
-        if site.kind == "attn_raw":
-            return [write.norm_input or write.tap]
-        if write.heads is not None and site.kind in ("head_in", "head_out"):
-            post = [write.norm_input] if write.norm_input and site.kind == "head_out" else []
-            return [write.heads.mixed, *post]
-        return [write.tap]
-
     def _assemble(self, site: Site, seen: Mapping[Tap, Tensor]) -> Tensor:
-        values = [seen[tap] for tap in self._taps(site)]
+        values = [seen[tap] for tap in site_taps(self.anatomy, site)]
         if site.kind == "resid_mid":
             return values[0] if len(values) == 1 else values[0] + values[1]
         if site.kind == "head_out":
@@ -320,40 +304,12 @@ class Trunk:
             return write.tap, one if write.scale is None else write.scale.to(one)
         # The stream between the sublayers is the clean stream plus the attention write, so the
         # derivative with respect to either is the same.
-        return self._taps(site)[-1], one
+        return site_taps(self.anatomy, site)[-1], one
 
 
 def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
     """Where every parameter lies and how often torch saw it written to."""
     return {n: (p.data_ptr(), p._version) for n, p in model.named_parameters()}
-
-
-def _norm_tap(block: Block, site: Site) -> Tap:
-    number, norms = int(site.kind[4]), block.norms
-    if number > len(norms):
-        raise AnatomyError(
-            f"{site} does not exist: the stream passes {len(norms)} norms of its own in this block"
-        )
-    norm = norms[number - 1]
-    return norm.entered if site.kind.endswith("in") else norm.left
-
-
-def _mid_taps(block: Block, site: Site) -> list[Tap]:
-    """Where the stream between attention and MLP is seen, or the two tensors it is the sum of."""
-    if block.attn is None or block.mlp is None or not block.sequential:
-        raise AnatomyError(
-            f"{site} does not exist: attention and MLP of this block read the same stream"
-        )
-    between = False
-    for step in block.steps:
-        if isinstance(step, StreamNorm):
-            if between:
-                return [step.left]
-        elif step.writes == ("attn_out",):
-            between = True
-    if block.scaled or block.norms:
-        raise AnatomyError(f"{site} is not offered: the stream is scaled between the sublayers")
-    return [block.enter, block.attn.tap]
 
 
 def masked_mean(batch: Batch, tensor: Tensor) -> Tensor:

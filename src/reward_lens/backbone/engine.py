@@ -1,0 +1,198 @@
+"""Which executors of changed runs this trunk allows: each is tried against the full forward."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reward_lens.backbone.batching import Batch, collate
+from reward_lens.backbone.clean_run import CleanRun, Layout, find_layout, run_clean
+from reward_lens.backbone.edits import Change, Run, Target
+from reward_lens.backbone.frames import Frame
+from reward_lens.backbone.full_forward import run_full
+from reward_lens.backbone.replay import Replay
+from reward_lens.backbone.routers import find_routers
+from reward_lens.backbone.sites import Site
+from reward_lens.backbone.taps import Tap
+from reward_lens.backbone.tokenise import Encoded
+from reward_lens.backbone.trunk import Trunk
+from reward_lens.errors import AnatomyError
+
+FULL, TREE, JOINING = "full forward", "tree row", "joining batch"
+#: Largest gap to the full forward, in shares of the largest effect, in float32.
+TOLERANCE = 1e-5
+#: In half precision: that many times what the full forward differs from itself by batching.
+_COARSE = 4.0
+_LENGTHS = (9, 7, 5)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What was verified of one trunk.
+
+    Attributes
+    ----------
+    layout : Layout, optional
+        What the blocks' arguments are, where runs can start inside a clean one.
+    routers : dict
+        Layer -> where experts are chosen.
+    missing : dict
+        Executor -> why it does not run here.
+    gaps : dict
+        Executor -> its largest gap to the full forward, in shares of the largest effect.
+    """
+
+    layout: Layout | None = None
+    routers: Mapping[int, Tap] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    gaps: Mapping[str, float] = field(default_factory=dict)
+
+    def offers(self, executor: str) -> bool:
+        """Whether an executor verified."""
+        return executor == FULL or executor not in self.missing
+
+
+_KNOWN: WeakKeyDictionary[Trunk, Engine] = WeakKeyDictionary()
+_LOCK = threading.RLock()
+
+
+def engine_of(trunk: Trunk) -> Engine:
+    """The executors of a trunk; verified at the first call.
+
+    Raises
+    ------
+    AnatomyError
+        If no blocks were found, so that nothing can be changed in it.
+    """
+    with _LOCK:
+        if trunk not in _KNOWN:
+            _KNOWN[trunk] = _verified(trunk)
+        return _KNOWN[trunk]
+
+
+def _verified(trunk: Trunk) -> Engine:
+    if not trunk.anatomy.blocks:
+        reasons = "; ".join(trunk.anatomy.missing.values()) or "nothing was verified"
+        raise AnatomyError(f"no blocks were found in this trunk: {reasons}")
+    encoded = _probe_items(trunk)
+    given = trunk.inputs.of_batch(_batch(trunk, encoded, [0, 1, 2]))
+    routers = find_routers(trunk.base, given, trunk.anatomy.blocks)
+    why = _not_offered(trunk)
+    if why:
+        return Engine(None, routers, {TREE: why, JOINING: why})
+    sites = [t.source for t in _targets(trunk)]
+    try:
+        clean = run_clean(trunk, _batch(trunk, encoded, [0, 1, 2]), sites, routers)
+        other = run_clean(trunk, _batch(trunk, encoded, [1, 2]), [], routers)
+        layout = find_layout(trunk, clean, other)
+    except (AnatomyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
+        why = str(error).splitlines()[0] if str(error) else repr(error)
+        return Engine(None, routers, {TREE: why, JOINING: why})
+    gaps: dict[str, float] = {}
+    missing: dict[str, str] = {}
+    for executor in (TREE, JOINING):
+        try:
+            gap, allowed = _gap(trunk, encoded, clean, layout, routers, executor)
+        except Exception as error:
+            missing[executor] = f"a block refuses to be called with a few tokens ({error!r})"
+            continue
+        gaps[executor] = gap
+        if not gap <= allowed:
+            missing[executor] = f"it misses the full forward by {gap:.1e} of the largest effect"
+    return Engine(layout, routers, missing, gaps)
+
+
+def _not_offered(trunk: Trunk) -> str:
+    """Why runs cannot start inside a clean one, as far as is known without trying."""
+    if not trunk.anatomy.causal:
+        return "a token's state depends on later tokens"
+    if trunk.alone_beyond is not None:
+        return "a text's states depend on what else is in the batch"
+    links = [w for k, w in trunk.anatomy.missing.items() if k.endswith(".link")]
+    return links[0] if links else ""
+
+
+def _probe_items(trunk: Trunk) -> list[Encoded]:
+    """Three texts of random ids, none of them padding."""
+    generator = np.random.default_rng(0)
+    top = max(3, min(trunk.config.vocab_size - 1, 200))
+    limit = getattr(trunk.config, "max_position_embeddings", None) or max(_LENGTHS)
+    found = []
+    for length in (min(n, int(limit) - 1) for n in _LENGTHS):
+        ids = generator.integers(1, top, size=length).astype(np.int64)
+        ids[ids == trunk.config.pad_token_id] = 0 if trunk.pad_id else 1
+        found.append(Encoded(ids, length - 1))
+    return found
+
+
+def _batch(trunk: Trunk, encoded: Sequence[Encoded], index: Sequence[int]) -> Batch:
+    return collate(encoded, index, trunk.pad_id, trunk.device)
+
+
+def _targets(trunk: Trunk) -> list[Target]:
+    """One of each kind in the first, the middle and the last layer."""
+    anatomy, n = trunk.anatomy, trunk.n_layers
+    found = [Target(Site("embed"))]
+    for layer in sorted({0, n // 2, n - 1}):
+        block = anatomy.blocks[layer]
+        if block.attn is not None:
+            found.append(Target(Site("attn_out", layer)))
+            if block.attn.heads is not None:
+                found.append(Target(Site("head_in", layer), block.attn.heads.n - 1))
+        if block.mlp is not None:
+            found.append(Target(Site("mlp_out", layer)))
+        found += [Target(Site("resid_pre", layer)), Target(Site("resid_post", layer))]
+    return found
+
+
+def _gap(
+    trunk: Trunk,
+    encoded: Sequence[Encoded],
+    clean: CleanRun,
+    layout: Layout,
+    routers: Mapping[int, Tap],
+    executor: str,
+) -> tuple[float, float]:
+    """Largest difference to the full forward over the largest effect; and what is allowed."""
+    gaps, noises, largest = [0.0], [0.0], 0.0
+    lengths = [len(e.ids) for e in encoded]
+    # A shorter text takes a longer one's tokens up to the read one, so that effects are large.
+    for item in range(len(encoded)) if executor == TREE else [1, 2]:
+        other, read = (item - 1) % len(encoded), lengths[item] - 1
+        start = read if executor == TREE else lengths[item] // 2
+        at = [(read, lengths[other] - 1)] if executor == TREE else \
+            [(t, t) for t in range(start, lengths[item])]  # fmt: skip
+        runs = _runs(trunk, clean, other, at)
+        frame = Frame(executor == TREE, (item,), (read,), start)
+        found = Replay(trunk, clean, layout, routers, frame, [runs]).normed()[0].double().cpu()
+
+        def read_state(batch: Batch, normed: Tensor, at: int = read) -> Tensor:
+            return normed[:, at]
+
+        full = run_full(trunk, encoded, item, runs, read_state, {}, 10**6).scores
+        before = clean.normed[item, read].double().cpu()
+        gaps.append(float((found - full).abs().max()))
+        largest = max(largest, float((full - before).abs().max()))
+        if trunk.dtype not in (torch.float32, torch.float64):
+            alone = run_full(trunk, encoded, item, runs, read_state, {}, 1).scores
+            noises.append(float((alone - full).abs().max()))
+    if largest == 0:
+        raise AnatomyError("nothing that was tried changes the state that is read")
+    return max(gaps) / largest, max(TOLERANCE, _COARSE * max(noises) / largest)
+
+
+def _runs(trunk: Trunk, clean: CleanRun, other: int, at: Sequence[tuple[int, int]]) -> list[Run]:
+    """Each target alone, then all together; values are the other item's."""
+    own = tuple(a for a, _ in at)
+    theirs = [b for _, b in at]
+    changes = []
+    for target in _targets(trunk):
+        state = clean.states[target.source][other, theirs]
+        changes.append(Change(target, own, target.of(state, trunk.anatomy)))
+    return [*((c,) for c in changes), tuple(changes)]

@@ -1,0 +1,137 @@
+"""Gradients of scores with respect to many sites at once: one forward and one backward a batch.
+
+The forward is the model's own. Differentiation starts at the stream that enters the first block, so
+that nothing before it is kept, and it is with respect to activations only: parameters get none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reward_lens.backbone.anatomy import Anatomy
+from reward_lens.backbone.batching import Batch
+from reward_lens.backbone.edits import Target
+from reward_lens.backbone.site_taps import site_taps
+from reward_lens.backbone.sites import Site
+from reward_lens.backbone.taps import Handler, Tap, merge
+from reward_lens.backbone.trunk import Trunk
+from reward_lens.errors import AnatomyError, NumericsError
+
+#: A batch and its normed states ``[batch, length, width]`` -> one differentiable number per row.
+RowScore = Callable[[Batch, Tensor], Tensor]
+
+EMBED = Site("embed")
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What one forward and backward of a batch gave.
+
+    Attributes
+    ----------
+    score : Tensor
+        float64 ``[batch]``.
+    values, slopes : dict
+        Site -> its tensor and the gradient of each row's score with respect to it, both
+        ``[batch, length, width]`` in the trunk's dtype; the gradient is 0 at padding.
+    """
+
+    score: Tensor
+    values: dict[Site, Tensor]
+    slopes: dict[Site, Tensor]
+
+
+def score_gradients(
+    trunk: Trunk,
+    batch: Batch,
+    sites: Sequence[Site],
+    score: RowScore,
+    embedded: Tensor | None = None,
+) -> Gradients:
+    """Differentiate the score of every row with respect to the tensors of many sites.
+
+    Parameters
+    ----------
+    trunk : Trunk
+    batch : Batch
+    sites : sequence of Site
+        Those that are seen in one place, in the coordinates in which they are replaced: the
+        ``source`` of a :class:`~reward_lens.backbone.edits.Target`.
+    score : callable
+        Maps the batch and the trunk's normed states ``[batch, length, width]`` to one number a row.
+    embedded : Tensor, optional
+        ``[batch, length, width]`` to run with in place of the stream that enters the first block.
+
+    Returns
+    -------
+    Gradients
+
+    Raises
+    ------
+    AnatomyError
+        If this model does not have a site, or it is the sum of tensors seen in several places.
+    NumericsError
+        If a score or a gradient is not finite; names the item.
+    """
+    shape = batch.ids.shape
+    (begin,) = site_taps(trunk.anatomy, EMBED)
+    taps = {site: _place(trunk.anatomy, site) for site in sites}
+    nodes: dict[Tap, Tensor] = {}
+    normed: list[Tensor] = []
+
+    def start(tensor: Tensor) -> Tensor:
+        given = tensor if embedded is None else embedded.to(tensor).reshape(tensor.shape)
+        nodes[begin] = given.detach().clone().requires_grad_(True)
+        torch.set_grad_enabled(True)  # until the forward ends; nothing before needs a graph
+        return nodes[begin].clone()  # a clone, here and below: some models add to it in place
+
+    def keep(tap: Tap) -> Handler:
+        def handle(tensor: Tensor) -> Tensor:
+            known = tensor.requires_grad  # a tensor that does not depend on the text has no graph
+            nodes[tap] = tensor if known else tensor.detach().clone().requires_grad_(True)
+            return nodes[tap].clone()
+
+        return handle
+
+    kept = {tap: keep(tap) for tap in taps.values() if tap != begin}
+    with torch.no_grad():
+        trunk.forward(batch, merge({begin: start}, kept, {trunk.anatomy.normed: normed.append}))
+        with torch.enable_grad():
+            rows = score(batch, normed[0].reshape(*shape, -1))
+            order = list(taps.values())
+            found = torch.autograd.grad(rows.sum(), [nodes[t] for t in order], allow_unused=True)
+    values, slopes = {}, {}
+    for site, tap, slope in zip(taps, order, found, strict=True):
+        values[site] = nodes[tap].detach().reshape(*shape, -1)
+        slope = torch.zeros_like(values[site]) if slope is None else slope.reshape(*shape, -1)
+        slopes[site] = slope.masked_fill(batch.mask[..., None] == 0, 0)
+    _refuse_nonfinite(trunk, batch, rows.detach(), slopes)
+    return Gradients(rows.detach().double(), values, slopes)
+
+
+def _place(anatomy: Anatomy, site: Site) -> Tap:
+    taps = site_taps(anatomy, site)
+    if len(taps) > 1 or Target(site).source != site:
+        raise AnatomyError(
+            f"{site} is not one tensor of the forward: ask for {Target(site).source}"
+            if len(taps) == 1
+            else f"{site} is the sum of two tensors of the forward: ask for L{site.layer}.resid_pre"
+            f" and L{site.layer}.attn_unscaled"
+        )
+    return taps[0]
+
+
+def _refuse_nonfinite(trunk: Trunk, batch: Batch, rows: Tensor, slopes: dict[Site, Tensor]) -> None:
+    for site, slope in [(None, rows[:, None, None]), *slopes.items()]:
+        finite = torch.isfinite(slope).flatten(1).all(-1)
+        if not bool(finite.all()):
+            item = int(batch.index[int(torch.nonzero(~finite)[0])])
+            what = "score" if site is None else f"gradient at {site}"
+            raise NumericsError(
+                f"item {item}: the {what} is NaN or infinite; the trunk runs in "
+                f"{str(trunk.dtype).removeprefix('torch.')}: try dtype=float32"
+            )
