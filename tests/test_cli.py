@@ -64,7 +64,7 @@ def test_conform(model):
     assert "ok     head = native" in result.output
     report = json.loads(run("conform", model, "--json").stdout)
     assert report["passed"]
-    assert len(report["checks"]) == 14
+    assert len(report["checks"]) == 15
 
 
 def test_conform_exits_1_when_a_check_fails(model, tmp_path):

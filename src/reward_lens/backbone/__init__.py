@@ -14,10 +14,11 @@ from reward_lens.backbone.explanation import Explanation
 from reward_lens.backbone.frames import Frame
 from reward_lens.backbone.full_forward import run_full
 from reward_lens.backbone.head_map import HeadMap
-from reward_lens.backbone.heads import head_shares
+from reward_lens.backbone.heads import head_shares, write_change
 from reward_lens.backbone.naming import AnatomyNames, registered_names
 from reward_lens.backbone.norms import FrozenNorm
 from reward_lens.backbone.read_rule import measured_rule
+from reward_lens.backbone.receiving import check_receiver
 from reward_lens.backbone.replay import Replay, form
 from reward_lens.backbone.sites import ALL, FINAL, Position, Site
 from reward_lens.backbone.sources import attention_sources
@@ -65,6 +66,7 @@ __all__ = [
     "Trunk",
     "attention_sources",
     "batch_limit",
+    "check_receiver",
     "collate",
     "engine_of",
     "form",
@@ -77,5 +79,6 @@ __all__ = [
     "run_clean",
     "run_full",
     "stream_sites",
+    "write_change",
     "write_sites",
 ]

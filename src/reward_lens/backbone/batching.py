@@ -27,6 +27,8 @@ class Batch:
     lengths : Tensor of int64, [batch]
     types : Tensor of int64, [batch, length], optional
         Token types, where a tokenizer of text pairs gives them.
+    items : tuple of Encoded
+        The item of each row.
     """
 
     index: np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -36,6 +38,7 @@ class Batch:
     offset: Tensor
     lengths: Tensor
     types: Tensor | None = None
+    items: tuple[Encoded, ...] = ()
 
 
 def collate(
@@ -66,8 +69,9 @@ def collate(
         mask[k, start : start + len(row)] = 1
     positions = (mask.cumsum(-1) - 1).clamp_min(0)
     where = np.asarray(index, dtype=np.int64)
-    laid = tuple(t.to(device) for t in (ids, mask, positions, offset, lengths))
-    batch = Batch(where, *laid)
+    named = {"ids": ids, "mask": mask, "positions": positions, "offset": offset, "lengths": lengths}
+    laid = {name: tensor.to(device) for name, tensor in named.items()}
+    batch = Batch(index=where, items=tuple(encoded[i] for i in index), **laid)
     kinds = [encoded[i].types for i in index]
     if all(t is None for t in kinds):
         return batch

@@ -91,8 +91,9 @@ def _verified(trunk: Trunk) -> Engine:
         clean = run_clean(trunk, _batch(trunk, encoded, [0, 1, 2]), sites, routers)
         other = run_clean(trunk, _batch(trunk, encoded, [1, 2]), [], routers)
         layout = find_layout(trunk, clean, other)
-    except (AnatomyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-        why = str(error).splitlines()[0] if str(error) else repr(error)
+    except Exception as error:
+        said = str(error).splitlines()[0] if str(error) else ""
+        why = said if isinstance(error, AnatomyError) else f"it takes another cache ({error!r})"
         return Engine(None, routers, {TREE: why, JOINING: why})
     gaps: dict[str, float] = {}
     missing: dict[str, str] = {}
@@ -110,6 +111,8 @@ def _verified(trunk: Trunk) -> Engine:
 
 def _not_offered(trunk: Trunk) -> str:
     """Why runs cannot start inside a clean one, as far as is known without trying."""
+    if trunk.edited:
+        return "something is changed in every forward of this signal already"
     if not trunk.anatomy.causal:
         return "a token's state depends on later tokens"
     if trunk.alone_beyond is not None:

@@ -125,6 +125,7 @@ def copies(trunk: Trunk, encoded: Sequence[Encoded], item: int, n: int) -> Batch
         index=np.full(n, item, dtype=np.int64),
         **{k: v.expand(n, *v.shape[1:]) for k, v in fields.items()},
         types=None if types is None else types.expand(n, -1),
+        items=batch.items * n,
     )
 
 

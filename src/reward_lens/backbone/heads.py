@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from reward_lens.backbone.anatomy import Write
+from reward_lens.backbone.anatomy import Anatomy, Write
+from reward_lens.backbone.edits import Target
 from reward_lens.backbone.linear import linear_map
 
 
@@ -78,3 +79,40 @@ def head_shares(write: Write, u: Tensor, mixed: Tensor, raw: Tensor) -> tuple[Te
     """
     pulled, constant = head_functional(write, u, raw)
     return (pulled * mixed.double().reshape(pulled.shape)).sum(-1), constant
+
+
+def write_change(
+    anatomy: Anatomy, target: Target, own: Tensor, other: Tensor, raw: Tensor | None
+) -> Tensor:
+    """What changes in the stream when a write is replaced, everything before it as it was.
+
+    Parameters
+    ----------
+    target : Target
+        ``embed``, ``attn_out``, ``mlp_out`` or one head.
+    own, other : Tensor
+        ``[n, width]``: the activation that is replaced and the one put in its place, both in the
+        coordinates of the target's source.
+    raw : Tensor, optional
+        ``[n, width]``: the attention's output before its post-norm, for a head that has one.
+
+    Returns
+    -------
+    Tensor
+        float64 ``[n, width]``. Of a head behind a post-norm, what the norm makes of it.
+    """
+    change = other.double() - own.double()
+    if target.site.layer is None:
+        return change
+    write = anatomy.write(target.site)
+    if target.head is not None:
+        assert write.heads is not None
+        heads = write.heads
+        matrix, _ = linear_map(heads.linear, heads.n * heads.width, own.device)
+        change = change @ matrix[target.channels(anatomy)]
+        if write.norm is not None:
+            assert raw is not None
+            before = write.norm.freeze(raw).apply(raw)
+            after = (raw.double() + change).to(raw)
+            change = write.norm.freeze(after).apply(after) - before
+    return change if write.scale is None else change * write.scale

@@ -111,8 +111,9 @@ def received(
     looks = {site_taps(anatomy, s)[0]: seen[s].append for s in sources}
     given = _routed(trunk, [r for _, r in now], source.layer or 0) if parts else {}
     at = torch.tensor(rows, device=batch.ids.device)
-    wide = replace(batch, index=batch.index[rows], **{k: getattr(batch, k)[at] for k in _FIELDS},
-                   types=None if batch.types is None else batch.types[at])  # fmt: skip
+    wide = replace(batch, index=batch.index[rows], items=tuple(batch.items[k] for k in rows),
+                   types=None if batch.types is None else batch.types[at],
+                   **{k: getattr(batch, k)[at] for k in _FIELDS})  # fmt: skip
     trunk.forward(wide, merge(edit_handlers(anatomy, edits, shape), looks), **given)
     if any(isinstance(v, KeyStore) and not v.routed for v in given.values()):
         raise _no_parts(now[0][1].receiver)

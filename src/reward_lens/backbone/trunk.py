@@ -7,6 +7,7 @@ the site that was asked for.
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -32,6 +33,8 @@ from reward_lens.errors import AnatomyError, NumericsError, RewardLensError
 
 #: Rows to keep of a batch's tensor ``[batch, length, ...]``, or ``None`` for all of them.
 Rows = Callable[[Batch, Tensor], Tensor]
+#: Handlers that change the forward of a batch.
+Edits = Callable[[Batch], Mapping[Tap, Handler]]
 
 
 class Trunk:
@@ -69,6 +72,24 @@ class Trunk:
         self._memory: Any = threading.RLock() if self._remembers else nullcontext()
         #: Items longer than this are run alone; ``None`` if what else is in a batch never matters.
         self.alone_beyond: int | None = None
+        self._edits: Edits | None = None
+
+    @property
+    def edited(self) -> bool:
+        """Whether every forward is changed."""
+        return self._edits is not None
+
+    def changed(self, edits: Edits) -> Trunk:
+        """The same trunk, every forward of which is changed; the model itself is not touched.
+
+        Parameters
+        ----------
+        edits : callable
+            Gives the handlers that change the forward of a batch.
+        """
+        new, before = copy.copy(self), self._edits
+        new._edits = edits if before is None else lambda batch: merge(before(batch), edits(batch))
+        return new
 
     def written_to(self) -> list[str]:
         """Names of parameters that were written to, or replaced, since the trunk was made."""
@@ -97,6 +118,8 @@ class Trunk:
             raise RewardLensError(
                 "the model is in training mode, so its scores are random: call model.eval() first"
             )
+        if self._edits is not None:  # first, so that whoever looks sees what was changed
+            handlers = merge(self._edits(batch), handlers)
         with self._memory:
             self.forget()
             with attach(handlers):

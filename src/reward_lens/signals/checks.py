@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from reward_lens.backbone import MEAN, Encoded, Site, write_sites
+from reward_lens.backbone import MEAN, Encoded, Site, engine_of, write_sites
+from reward_lens.backbone.engine import TOLERANCE
 from reward_lens.data import Item
 from reward_lens.errors import RewardLensError
 from reward_lens.signals.check_report import Check
@@ -259,6 +260,18 @@ def template_round_trip(s: Probed) -> Check:
 
 
 @torch.no_grad()
+def patch_engine(s: Probed) -> Check:
+    """Which executors of changed runs agree with the full forward here."""
+    means = "patches are run by full forwards only, which is right and slower"
+    if not s.signal.trunk.anatomy.blocks:
+        return Check("patch engine", True, "no blocks were found: nothing can be changed", "-", "")
+    engine = engine_of(s.signal.trunk)
+    ran = [f"{name} {gap:.1e}" for name, gap in engine.gaps.items() if engine.offers(name)]
+    lost = [f"no {name}: {why}" for name, why in engine.missing.items()]
+    return Check("patch engine", True, "; ".join([*ran, *dict.fromkeys(lost)]),
+                 f"{TOLERANCE:.0e} of the largest effect, else full forwards", means)  # fmt: skip
+
+
 def finite(s: Probed) -> Check:
     """States are finite in the dtype in use; other dtypes are tried in a copy where it is small."""
     trunk = s.signal.trunk

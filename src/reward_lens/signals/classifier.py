@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence, Subject
 from reward_lens.signals.derivatives import differentiate
 from reward_lens.signals.identity import signal_fingerprint, signal_subject
+from reward_lens.signals.intervening import Intervention, intervened
 from reward_lens.signals.item_tables import position_table
 from reward_lens.signals.linearized import Linearized, linearize
 from reward_lens.signals.protocol import Capability, SignalMeta, require
@@ -40,9 +42,19 @@ class ClassifierRM:
     meta : SignalMeta
     gate : object, optional
         Of a gated head; :class:`~reward_lens.backbone.headed.Gate`.
+    interventions : tuple of str
+        What is done in every forward of ``trunk``; see :meth:`intervene`.
     """
 
-    def __init__(self, trunk: Trunk, encoder: Encoder, meta: SignalMeta, gate: Any = None) -> None:
+    def __init__(
+        self,
+        trunk: Trunk,
+        encoder: Encoder,
+        meta: SignalMeta,
+        gate: Any = None,
+        interventions: tuple[str, ...] = (),
+    ) -> None:
+        self.interventions = interventions
         self.trunk = trunk
         self.encoder = encoder
         self.gate = gate
@@ -64,7 +76,43 @@ class ClassifierRM:
 
     def with_meta(self, **changes: Any) -> ClassifierRM:
         """The same signal with some of its recorded facts replaced."""
-        return ClassifierRM(self.trunk, self.encoder, self._meta.updated(**changes), self.gate)
+        meta = self._meta.updated(**changes)
+        return ClassifierRM(self.trunk, self.encoder, meta, self.gate, self.interventions)
+
+    def changed(self, trunk: Trunk, interventions: tuple[str, ...]) -> ClassifierRM:
+        """The same signal on a trunk whose forwards are changed, with what is done on record."""
+        done = (*self.interventions, *interventions)
+        return ClassifierRM(trunk, self.encoder, self._meta, self.gate, done)
+
+    def intervene(self, *interventions: Intervention) -> AbstractContextManager[ClassifierRM]:
+        """A view of this signal whose every forward is changed, for the length of a with-block.
+
+        Parameters
+        ----------
+        interventions
+            What :func:`~reward_lens.replace`, :func:`~reward_lens.ablate` and
+            :func:`~reward_lens.steer` give; later ones act on what earlier ones left.
+
+        Returns
+        -------
+        context manager
+            Gives a signal that scores, captures and is measured like any other; every evidence of
+            it names the interventions. The original signal is unchanged all the while. After the
+            block the view refuses to run.
+
+        Raises
+        ------
+        AnatomyError
+            If the model does not have a site or head.
+        DataError
+            If a value does not fit, or there is no reference where one is needed.
+
+        Examples
+        --------
+        >>> with signal.intervene(ablate("L1.H2")) as changed:
+        ...     changed.score(items)
+        """
+        return intervened(self, interventions)
 
     @property
     def caps(self) -> Capability:

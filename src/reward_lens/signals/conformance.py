@@ -26,7 +26,13 @@ PROBES: tuple[tuple[str, str], ...] = (
     ("List two fruits.", "1. Apple\n2. Pear"),
 )
 
-_QUICK = (checks.head_native, checks.batch_alone, checks.hooked_plain, checks.completeness)
+_QUICK = (
+    checks.head_native,
+    checks.batch_alone,
+    checks.hooked_plain,
+    checks.completeness,
+    checks.patch_engine,
+)
 _ALL = (
     checks.tokenizer_fits,
     checks.checkpoint_keys,
@@ -40,13 +46,14 @@ _ALL = (
     checks.prefix_curve,
     checks.completeness,
     checks.hooked_plain,
+    checks.patch_engine,
     checks.finite,
     checks.four_threads,
 )
 
 
 def quickcheck(signal: ClassifierRM) -> ConformanceReport:
-    """The four checks that :func:`~reward_lens.wrap_hf_model` runs before it hands a signal out."""
+    """The checks that :func:`~reward_lens.wrap_hf_model` runs before it hands a signal out."""
     return _run(signal, PROBES[:3], _QUICK)
 
 

@@ -81,7 +81,13 @@ def signal_subject(
     }
     if readout.note:
         facts["readout_note"] = readout.note
-    return Subject(signal=signal.fingerprint, data=data, readout=readout.name, notes=facts)
+    return Subject(
+        signal=signal.fingerprint,
+        data=data,
+        readout=readout.name,
+        interventions=signal.interventions,
+        notes=facts,
+    )
 
 
 @cache

@@ -1,0 +1,238 @@
+"""A view of a signal whose every forward is changed: replace, ablate, steer.
+
+The model is not touched: hooks are attached for the length of one forward, in the thread that runs
+it. Other threads, and the original signal, see nothing of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reward_lens.backbone import Encoded, Position, Target
+from reward_lens.backbone.interventions import Changes, Lasting, tokens_at, unscaled
+from reward_lens.backbone.site_taps import site_taps
+from reward_lens.data import as_items
+from reward_lens.errors import CapabilityError, DataError
+from reward_lens.evidence import fingerprint
+
+if TYPE_CHECKING:
+    from reward_lens.signals.classifier import ClassifierRM
+
+ABLATIONS = ("zero", "mean", "resample")
+
+Where = str | int | tuple[int | None, int | None] | Position
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """One thing to do in every forward; made by :func:`replace`, :func:`ablate`, :func:`steer`.
+
+    Attributes
+    ----------
+    target : Target
+    position : Position
+    how : {"replace", "steer", "zero", "mean", "resample"}
+    value : Tensor, optional
+        Of ``replace`` and ``steer``: ``[width]``, or ``[tokens, width]``.
+    reference : tuple of Item
+        Of ``mean`` and ``resample``.
+    seed : int
+    """
+
+    target: Target
+    position: Position
+    how: str
+    value: Tensor | None = None
+    reference: tuple[Any, ...] = ()
+    seed: int = 0
+
+
+def replace(site: str | Target, value: Any, position: Where = "final") -> Intervention:
+    """Put a value in the place of an activation.
+
+    Parameters
+    ----------
+    site : str
+        ``L3.attn_out``, ``L3.H2`` (what the head hands to the attention's last linear map),
+        ``embed``, ``L5.resid_post``, and so on.
+    value : array or Tensor
+        ``[width]``, or ``[tokens, width]`` for as many tokens as the position means.
+    position : {"final", "all"}, int, (start, stop) or Position
+        ``final`` is the token that the head reads. Indices may be negative.
+    """
+    return Intervention(Target.parse(site), _position(position), "replace", _tensor(value))
+
+
+def steer(
+    site: str | Target, direction: Any, dose: float = 1.0, position: Where = "final"
+) -> Intervention:
+    """Add ``dose · direction`` to an activation.
+
+    Parameters
+    ----------
+    direction : array or Tensor
+        ``[width]``, not normalised.
+    """
+    vector = _tensor(direction) * float(dose)
+    return Intervention(Target.parse(site), _position(position), "steer", vector)
+
+
+def ablate(
+    site: str | Target,
+    how: str = "zero",
+    *,
+    reference: Iterable[Any] | None = None,
+    position: Where = "final",
+    seed: int = 0,
+) -> Intervention:
+    """Take an activation away.
+
+    Parameters
+    ----------
+    how : {"zero", "mean", "resample"}
+        ``mean``: its mean over the reference items' tokens at ``position``; ``resample``: what it
+        is at one such token, drawn for each item anew, the same for the same item and seed.
+    reference : iterable of items
+        Needed for ``mean`` and ``resample``.
+
+    Raises
+    ------
+    CapabilityError
+        If ``how`` is unknown.
+    DataError
+        If there is no reference where one is needed.
+    """
+    if how not in ABLATIONS:
+        raise CapabilityError(f"how={how!r}: choose one of {', '.join(ABLATIONS)}")
+    items = () if reference is None else tuple(as_items(reference))
+    if how != "zero" and not items:
+        raise DataError(f"ablate(how={how!r}) takes its values from reference items: give some")
+    return Intervention(Target.parse(site), _position(position), how, None, items, seed)
+
+
+@contextmanager
+def intervened(
+    signal: ClassifierRM, interventions: Sequence[Intervention]
+) -> Iterator[ClassifierRM]:
+    """See :meth:`ClassifierRM.intervene`."""
+    if not interventions:
+        raise CapabilityError("intervene needs at least one of replace, ablate or steer")
+    wrong = [i for i in interventions if not isinstance(i, Intervention)]
+    if wrong:
+        raise CapabilityError(
+            f"intervene takes what replace, ablate and steer give, not {type(wrong[0]).__name__}"
+        )
+    prepared = [_prepared(signal, i) for i in interventions]
+    anatomy = signal.trunk.anatomy
+    changes = Changes(anatomy, [lasting for lasting, _ in prepared], signal.meta.position)
+    view = signal.changed(signal.trunk.changed(changes), tuple(said for _, said in prepared))
+    try:
+        yield view
+    finally:
+        changes.over = True
+
+
+def _prepared(signal: ClassifierRM, one: Intervention) -> tuple[Lasting, str]:
+    """Values ready to be put in place, and what is said of them on the record."""
+    anatomy = signal.trunk.anatomy
+    width = _width(signal, one.target)
+    name = f"{one.how} {one.target} at {one.position}"
+    if one.how in ("mean", "resample"):
+        rows = _reference_rows(signal, one)
+        if one.how == "mean":
+            values = rows.double().mean(0, keepdim=True).to(rows)
+        else:
+            return (
+                Lasting(one.target, one.position, _drawn(rows, one.seed), add=False),
+                f"{name}, seed {one.seed}, {_hash(rows)}",
+            )
+    elif one.how == "zero":
+        values = torch.zeros(1, width)
+    else:
+        assert one.value is not None
+        values = unscaled(anatomy, one.target, one.value.reshape(-1, one.value.shape[-1]))
+        if values.shape[-1] != width:
+            raise DataError(f"{one.target} has {width} channels, the value {values.shape[-1]}")
+    add = one.how == "steer"
+    said = name if one.how == "zero" else f"{name}, {_hash(values)}"
+    return Lasting(one.target, one.position, _spread(one, values), add), said
+
+
+def _spread(one: Intervention, values: Tensor) -> Callable[[Encoded, int], Tensor]:
+    def value(item: Encoded, tokens: int) -> Tensor:
+        if len(values) not in (1, tokens):
+            raise DataError(
+                f"{one.target} at {one.position}: {len(values)} values for {tokens} tokens; give "
+                f"one, or one for each"
+            )
+        return values.expand(tokens, -1)
+
+    return value
+
+
+def _drawn(rows: Tensor, seed: int) -> Callable[[Encoded, int], Tensor]:
+    """Rows drawn by seed and item, so that batching and order do not matter."""
+
+    def value(item: Encoded, tokens: int) -> Tensor:
+        digest = hashlib.blake2b(item.ids.tobytes(), digest_size=8).digest()
+        generator = np.random.default_rng([seed, int.from_bytes(digest, "little")])
+        return rows[torch.from_numpy(generator.integers(0, len(rows), tokens)).to(rows.device)]
+
+    return value
+
+
+def _reference_rows(signal: ClassifierRM, one: Intervention) -> Tensor:
+    """The target at the position's tokens of every reference item: ``[tokens, width]``."""
+    encoded = signal.encoder.encode(list(one.reference))
+    rows: list[Tensor | None] = [None] * len(encoded)
+    for seen in signal.sweep(encoded, [one.target.source], None):
+        values = one.target.of(seen.sites[one.target.source], signal.trunk.anatomy)
+        for row, item in zip(values, seen.index, strict=True):
+            at = tokens_at(encoded[item], one.position, signal.meta.position, int(item))
+            rows[item] = row[list(at)].clone()
+    return torch.cat([r for r in rows if r is not None])
+
+
+def _width(signal: ClassifierRM, target: Target) -> int:
+    channels = target.channels(signal.trunk.anatomy)
+    site_taps(signal.trunk.anatomy, target.source)  # refuses a site that is not there
+    if target.head is None:
+        return signal.trunk.anatomy.width
+    return int(channels.stop - channels.start)
+
+
+def _position(position: Where) -> Position:
+    if isinstance(position, Position):
+        return position
+    if isinstance(position, tuple) and len(position) == 2:
+        return Position("span", *position)
+    if isinstance(position, int) and not isinstance(position, bool):
+        return Position("index", position)
+    if position in ("final", "all"):
+        return Position(str(position))
+    raise CapabilityError(
+        f"position={position!r}: choose 'final', 'all', a token index or a span (start, stop)"
+    )
+
+
+def _tensor(value: Any) -> Tensor:
+    found = value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    found = found if found.is_floating_point() else found.float()
+    if found.dim() not in (1, 2) or not bool(torch.isfinite(found).all()):
+        raise DataError(
+            f"a value is [width] or [tokens, width] of finite numbers, not {tuple(found.shape)}"
+        )
+    return found
+
+
+def _hash(values: Tensor) -> str:
+    raw = values.detach().double().cpu().contiguous().numpy().tobytes()
+    return fingerprint(hashlib.blake2b(raw, digest_size=16).hexdigest())[:16]
