@@ -16,14 +16,24 @@ if TYPE_CHECKING:  # what a type checker sees of the lazy names below
     from reward_lens.data import load_pairs as load_pairs
     from reward_lens.evidence import Evidence as Evidence
     from reward_lens.instruments import attribution as attribution
+    from reward_lens.instruments import attribution_patching as attribution_patching
+    from reward_lens.instruments import compare_views as compare_views
+    from reward_lens.instruments import concept_dose_response as concept_dose_response
+    from reward_lens.instruments import fit_concept as fit_concept
     from reward_lens.instruments import lens as lens
     from reward_lens.instruments import objective_geometry as objective_geometry
+    from reward_lens.instruments import patch_grid as patch_grid
+    from reward_lens.instruments import path_effects as path_effects
     from reward_lens.instruments import preference as preference
     from reward_lens.instruments import source_attribution as source_attribution
     from reward_lens.instruments import token_curves as token_curves
+    from reward_lens.instruments import token_map as token_map
+    from reward_lens.signals import ablate as ablate
     from reward_lens.signals import from_tiny as from_tiny
     from reward_lens.signals import load_signal as load_signal
+    from reward_lens.signals import replace as replace
     from reward_lens.signals import run_conformance as run_conformance
+    from reward_lens.signals import steer as steer
     from reward_lens.signals import wrap_hf_model as wrap_hf_model
 
 __version__ = "0.1.0"
@@ -34,17 +44,27 @@ _PUBLIC: dict[str, str] = {
     "Evidence": "reward_lens.evidence",
     "Item": "reward_lens.data",
     "Pairs": "reward_lens.data",
+    "ablate": "reward_lens.signals",
     "attribution": "reward_lens.instruments",
+    "attribution_patching": "reward_lens.instruments",
     "audit": "reward_lens.auditing",
+    "compare_views": "reward_lens.instruments",
+    "concept_dose_response": "reward_lens.instruments",
+    "fit_concept": "reward_lens.instruments",
     "from_tiny": "reward_lens.signals",
     "lens": "reward_lens.instruments",
     "load_pairs": "reward_lens.data",
     "load_signal": "reward_lens.signals",
     "objective_geometry": "reward_lens.instruments",
+    "patch_grid": "reward_lens.instruments",
+    "path_effects": "reward_lens.instruments",
     "preference": "reward_lens.instruments",
+    "replace": "reward_lens.signals",
     "run_conformance": "reward_lens.signals",
     "source_attribution": "reward_lens.instruments",
+    "steer": "reward_lens.signals",
     "token_curves": "reward_lens.instruments",
+    "token_map": "reward_lens.instruments",
     "wrap_hf_model": "reward_lens.signals",
 }
 

@@ -8,7 +8,7 @@ from reward_lens.backbone.anatomy import Anatomy, Granularity
 from reward_lens.backbone.batch_effect import batch_limit
 from reward_lens.backbone.batching import Batch, collate
 from reward_lens.backbone.clean_run import CleanRun, run_clean
-from reward_lens.backbone.edits import Change, Placed, Receiver, Reception, Run, Target
+from reward_lens.backbone.edits import Change, Placed, Receiver, Reception, Run, Target, prepared
 from reward_lens.backbone.engine import FULL, JOINING, TREE, Engine, engine_of
 from reward_lens.backbone.explanation import Explanation
 from reward_lens.backbone.frames import Frame
@@ -74,6 +74,7 @@ __all__ = [
     "head_shares",
     "masked_mean",
     "measured_rule",
+    "prepared",
     "read_rows",
     "registered_names",
     "run_clean",

@@ -7,8 +7,9 @@ captured there leaves every bit as it was.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import torch
@@ -18,7 +19,7 @@ from reward_lens.backbone.anatomy import Anatomy
 from reward_lens.backbone.site_taps import site_taps
 from reward_lens.backbone.sites import Site
 from reward_lens.backbone.taps import Handler, Tap, merge
-from reward_lens.errors import AnatomyError
+from reward_lens.errors import AnatomyError, DataError
 
 _HEAD = re.compile(r"L(\d+)\.H(\d+)")
 #: Site that is meant -> site whose tensor is replaced.
@@ -70,9 +71,12 @@ class Target:
 
     @property
     def first_block(self) -> int:
-        """The first block whose forward differs; one past the layer for what leaves a block."""
+        """The first block whose forward differs; one past the layer for what leaves a block.
+
+        Of the final norm's output none does.
+        """
         if self.site.layer is None:
-            return 0
+            return sys.maxsize if self.site.kind == "final_norm" else 0
         return self.site.layer + (self.site.kind == "resid_post")
 
     def channels(self, anatomy: Anatomy) -> slice:
@@ -91,6 +95,21 @@ class Target:
         if not 0 <= self.head < heads.n:
             raise AnatomyError(f"{self}: layer {self.site.layer} has heads 0 to {heads.n - 1}")
         return slice(self.head * heads.width, (self.head + 1) * heads.width)
+
+    def width(self, anatomy: Anatomy) -> int:
+        """How many channels a value put in place has.
+
+        Raises
+        ------
+        AnatomyError
+            If the model does not have the target.
+        """
+        site_taps(anatomy, self.source)
+        if self.site.kind != "head_in":
+            return anatomy.width
+        heads = anatomy.write(self.site).heads
+        assert heads is not None  # or there would be no tap
+        return len(range(heads.n * heads.width)[self.channels(anatomy)])
 
     def of(self, tensor: Tensor, anatomy: Anatomy) -> Tensor:
         """Take this target's part ``[..., width]`` of the tensor captured at :attr:`source`."""
@@ -132,8 +151,9 @@ class Receiver:
     role : {"attn", "mlp"}
     head : int, optional
         One head of the attention.
-    part : {"q", "k", "v"}, optional
-        Which of the head's three inputs; all of them by default.
+    part : str, optional
+        Which of the head's three inputs, ``"q"``, ``"k"``, ``"v"``, or several: ``"qk"``; all by
+        default.
     """
 
     layer: int
@@ -183,6 +203,67 @@ class Reception:
 Run = Sequence[Change | Reception]
 
 
+def prepared(anatomy: Anatomy, run: Run, n_tokens: int) -> Run:
+    """A run as it can be executed: checked, and without what changes nothing.
+
+    Several inputs of one head are joined into one reception: what the head makes of them is made of
+    all together.
+
+    Raises
+    ------
+    AnatomyError
+        If the model does not have what is to be changed.
+    DataError
+        If an item of ``n_tokens`` tokens does not have those named, one is named twice, a value
+        does not fit, or a receiver gets two different changes.
+    """
+    found: list[Change | Reception] = []
+    receptions: dict[Receiver, int] = {}
+    for part in run:
+        _check(anatomy, part, n_tokens)
+        if not part.at:
+            continue
+        if isinstance(part, Reception):
+            whole = replace(part.receiver, part=None)
+            if whole in receptions:
+                place = receptions[whole]
+                found[place] = _joined(found[place], part)
+                continue
+            receptions[whole] = len(found)
+        found.append(part)
+    return tuple(found)
+
+
+def _check(anatomy: Anatomy, part: Change | Reception, n_tokens: int) -> None:
+    if isinstance(part, Change):
+        name, value, width = str(part.target), part.value, part.target.width(anatomy)
+    else:
+        part.receiver.target.width(anatomy)
+        name, value, width = str(part.receiver), part.delta, anatomy.width
+    outside = [t for t in part.at if not 0 <= t < n_tokens]
+    if outside:
+        raise DataError(
+            f"{name}: token {outside[0]} is to be changed of an item whose tokens are 0 to "
+            f"{n_tokens - 1}"
+        )
+    if len(set(part.at)) < len(part.at):
+        raise DataError(f"{name}: a token is named twice in {part.at}; name each once")
+    if tuple(value.shape) != (len(part.at), width):
+        raise DataError(
+            f"{name}: a change of {len(part.at)} tokens has a value of shape "
+            f"({len(part.at)}, {width}), not {tuple(value.shape)}"
+        )
+
+
+def _joined(one: Change | Reception, other: Reception) -> Reception:
+    assert isinstance(one, Reception)
+    if one.at != other.at or not torch.equal(one.delta, other.delta):
+        raise DataError(f"{one.receiver} gets two different changes in one run; run them apart")
+    parts = {p for r in (one, other) for p in r.receiver.part or "qkv"}
+    named = None if len(parts) == len("qkv") else "".join(sorted(parts, key="qkv".index))
+    return replace(one, receiver=replace(one.receiver, part=named))
+
+
 @dataclass(frozen=True)
 class Placed:
     """A change in one row of a forward.
@@ -220,7 +301,9 @@ def edit_handlers(
     by_site: dict[Site, list[Placed]] = {}
     for one in placed:
         by_site.setdefault(one.change.target.source, []).append(one)
-    return merge(*(_at_site(anatomy, site, group, shape) for site, group in by_site.items()))
+    # The stream between the sublayers is made of what the other changes leave.
+    last = sorted(by_site, key=lambda site: site.kind == "resid_mid")
+    return merge(*(_at_site(anatomy, site, by_site[site], shape) for site in last))
 
 
 def _at_site(

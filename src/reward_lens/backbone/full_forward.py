@@ -48,6 +48,7 @@ def run_full(
     read: Reader,
     routers: Mapping[int, Tap],
     batch_tokens: int,
+    until: int | None = None,
 ) -> Outcome:
     """Run one item once per run, as rows of batches, each row with its changes.
 
@@ -60,12 +61,15 @@ def run_full(
         The score of each row.
     routers : dict
         Where experts are chosen; the clean run is run once more to compare where there are any.
+    until : int, optional
+        The last token whose choices of experts are compared; all by default.
     """
     per = max(1, batch_tokens // len(encoded[item].ids))
     if trunk.alone_beyond is not None and len(encoded[item].ids) > trunk.alone_beyond:
         per = 1
     clean = _rows(trunk, encoded, item, [()], read, routers) if routers else None
     forwards = float(clean is not None)
+    stop = len(encoded[item].ids) if until is None else until + 1
     scores, flips = [], []
     for start in range(0, len(runs), per):
         some = runs[start : start + per]
@@ -75,7 +79,7 @@ def run_full(
         count = torch.zeros(len(some), dtype=torch.int64)
         if clean is not None:
             for now, then in zip(chosen, clean[1], strict=True):
-                count += (now != then).any(-1).sum(-1).cpu()
+                count += (now != then)[:, :stop].any(-1).sum(-1).cpu()
         flips.append(count)
     return Outcome(torch.cat(scores), torch.cat(flips), forwards)
 

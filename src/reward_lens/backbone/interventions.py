@@ -109,11 +109,8 @@ def unscaled(anatomy: Anatomy, target: Target, vector: Tensor) -> Tensor:
     Raises
     ------
     DataError
-        If it has another width, or the block multiplies the write by zero.
+        If the block multiplies the write by zero.
     """
-    if target.head is None and vector.shape[-1] != anatomy.width:
-        raise DataError(f"{target}: a vector there has {anatomy.width} channels, not "
-                        f"{vector.shape[-1]}")  # fmt: skip
     if target.site.kind not in ("attn_out", "mlp_out"):
         return vector
     scale = anatomy.write(target.site).scale

@@ -119,8 +119,7 @@ def received(
         raise _no_parts(now[0][1].receiver)
     found = []
     for k, (row, r) in enumerate(now):
-        # A head's keys or values were changed where its query is not: in the other row.
-        own = k if r.receiver.part in (None, "q") else n + k
+        own = own_row(k, n, r.receiver.part)
         tensor = seen[r.receiver.target.source][0].reshape(*shape, -1)[own]
         first = min(r.at) if anatomy.causal else 0
         columns = tuple(range(first, shape[1]))
@@ -132,6 +131,14 @@ def received(
 _FIELDS = ("ids", "mask", "positions", "offset", "lengths")
 
 
+def own_row(k: int, n: int, part: str | None) -> int:
+    """Of the two rows of reception ``k`` the one whose query is the receiver's.
+
+    Row ``k`` has the stream changed, row ``n + k`` as it is.
+    """
+    return k if part is None or "q" in part else n + k
+
+
 def routes(receptions: Sequence[Reception]) -> tuple[list[int], list[int]]:
     """Whose keys and whose values each row's attention is handed.
 
@@ -140,12 +147,10 @@ def routes(receptions: Sequence[Reception]) -> tuple[list[int], list[int]]:
     n = len(receptions)
     keys, values = list(range(2 * n)), list(range(2 * n))
     for k, r in enumerate(receptions):
-        if r.receiver.part == "q":  # the changed row asks; what it finds is unchanged
-            keys[k], values[k] = n + k, n + k
-        elif r.receiver.part == "k":
-            keys[n + k] = k
-        elif r.receiver.part == "v":
-            values[n + k] = k
+        part = r.receiver.part or "qkv"
+        own = own_row(k, n, part)
+        keys[own] = k if "k" in part else n + k
+        values[own] = k if "v" in part else n + k
     return keys, values
 
 

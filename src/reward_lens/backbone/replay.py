@@ -20,7 +20,7 @@ from reward_lens.backbone.clean_run import MASK, TOKENS, CleanRun, Layout
 from reward_lens.backbone.edits import Change, Placed, Reception, Run, Target, edit_handlers
 from reward_lens.backbone.frames import Frame
 from reward_lens.backbone.key_store import JoinedKeys
-from reward_lens.backbone.receiving import reading_change, routes
+from reward_lens.backbone.receiving import own_row, reading_change, routes
 from reward_lens.backbone.routers import choices
 from reward_lens.backbone.site_taps import site_taps
 from reward_lens.backbone.sites import Site
@@ -75,6 +75,7 @@ class Replay:
         """Run all; the states at the read token after the final norm, ``[rows, run, width]``."""
         n, last = len(self.runs[0]), self.trunk.n_layers
         first = [min((p.first_block for p in run), default=last) for run in self.runs[0]]
+        first = [min(block, last) for block in first]
         order = sorted(range(n), key=first.__getitem__)
         self.flips = torch.zeros(len(self.runs), n, dtype=torch.int64)
         states: Tensor | None = None
@@ -98,13 +99,15 @@ class Replay:
 
     def _parts(self, layer: int, order: Sequence[int]) -> list[tuple[int, int, Any]]:
         """``(row, lane, part)`` of all that is changed first in a block."""
-        return [
+        found = [
             (row, lane, part)
             for row, runs in enumerate(self.runs)
             for lane, k in enumerate(order)
             for part in runs[k]
             if part.first_block == layer
         ]
+        # What leaves the block before comes first, in whichever order they were named.
+        return sorted(found, key=lambda one: not _leaves(one[2]))
 
     def _advance(self, layer: int, states: Tensor, order: Sequence[int]) -> Tensor:
         """All lanes through one block."""
@@ -184,7 +187,7 @@ class Replay:
         self._call(layer, sub, handlers, routes([r for _, _, r in mine]) if parts else None)
         found = []
         for row, lane, k, r in each:
-            own = k if r.receiver.part in (None, "q") else n + k
+            own = own_row(k, n, r.receiver.part)
             tensor = seen[r.receiver.target.source][0].reshape(*shape, -1)
             at, value = frame.written(tensor, row, own, min(r.at))
             change = Change(r.receiver.target, at, r.receiver.target.of(value, anatomy).clone())
@@ -223,12 +226,16 @@ class Replay:
         return _applied(normed, placed)
 
 
+def _leaves(part: Change | Reception) -> bool:
+    return isinstance(part, Change) and part.target.site.kind == "resid_post"
+
+
 def _entering(change: Change) -> Change:
     """What leaves a block is what enters the next."""
-    site = change.target.site
-    if site.kind != "resid_post" or site.layer is None:
+    layer = change.target.site.layer
+    if not _leaves(change) or layer is None:
         return change
-    return replace(change, target=Target(Site("resid_pre", site.layer + 1)))
+    return replace(change, target=Target(Site("resid_pre", layer + 1)))
 
 
 def _shape(states: Tensor) -> tuple[int, int]:

@@ -114,6 +114,20 @@ def _reads(anatomy: Anatomy, end: End) -> int:
     return 3 * end.target.site.layer + _STREAM.index(end.target.site.kind)
 
 
+def together(anatomy: Anatomy, ends: Sequence[End]) -> list[End]:
+    """Ends changed in one run, without those that another one covers.
+
+    Where the stream itself is changed, everything that reads it from there on sees the change, so
+    what comes later is not to get it twice.
+    """
+    streams = sorted((e for e in ends if e.target is not None), key=lambda e: _reads(anatomy, e))
+    if not streams:
+        return list(ends)
+    first = _reads(anatomy, streams[0])
+    before = [e for e in ends if e.receiver is not None and _reads(anatomy, e) < first]
+    return [*before, streams[0]]
+
+
 def refuse_impossible(anatomy: Anatomy, senders: Sequence[Target], ends: Sequence[End]) -> None:
     """Raise if a receiver does not come after a sender.
 

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from reward_lens.backbone import Change, Reception, Run, Site, Target, write_change
-from reward_lens.instruments.path_graph import READOUT, End, reaches
+from reward_lens.backbone import MEAN, Change, Reception, Run, Site, Target, write_change
+from reward_lens.instruments.path_graph import READOUT, End, reaches, together
 from reward_lens.instruments.sides import Sides
 from reward_lens.instruments.token_alignment import Aligned
 from reward_lens.signals import ClassifierRM, Readout
 from reward_lens.signals.patching import CleanItems, clean_runs
-from reward_lens.signals.sweeping import Progress
+from reward_lens.signals.sweeping import Progress, Swept
 
 _NORMED = Site("final_norm")
 
@@ -37,9 +37,10 @@ class PathPlan:
 
     def columns(self, signal: ClassifierRM, sender: Target) -> list[list[End] | None]:
         """The ends that are changed together, per receiver column."""
-        if self.joint:
-            return [self.ends]
         anatomy = signal.trunk.anatomy
+        if self.joint:
+            reached = [e for e in self.ends if reaches(anatomy, sender, e)]
+            return [together(anatomy, reached) or None]
         return [[e] if reaches(anatomy, sender, e) else None for e in self.ends]
 
 
@@ -85,21 +86,41 @@ class PathRuns:
         )  # fmt: skip
         wanted = [d == "noise" for d in self.plan.directions]
         for clean in held:
-            items = [i for i in clean.index if (i < n) in wanted]
-            deltas = {s: self._deltas(clean, items, s, whole) for s in self.plan.senders}
-            runs: dict[int, list[Run]] = {}
-            cells: dict[int, list[tuple[int, int]]] = {}
-            for item in items:
-                runs[item], cells[item] = self._runs(clean, item, deltas)
+            items = [i for i in clean.index if (i < n) in wanted and len(self._at(i)[1])]
+            for item in filter(self._identical, items):
+                self.moved[item][self._cells(frozen=True)] = 0.0
+            items = [i for i in items if not self._identical(i)]
+            deltas = {s: self._deltas(clean, items, s) for s in self.plan.senders} if items else {}
+            runs = {item: self._runs(item, deltas) for item in items}
             for item, out in clean.run(runs).items():
-                at = tuple(np.array(cells[item]).T)
-                self.moved[item][at] = out.scores - clean.score[item]
-            if self.plan.frozen:
+                self.moved[item][self._cells()] = out.scores - clean.score[item]
+            if self.plan.frozen and items:
                 self._direct(clean, items, deltas)
             for item in clean.index:
                 self.score[item] = clean.score[item]
             self.executors.update(clean.executors)
             self.forwards += clean.forwards
+
+    def _identical(self, item: int) -> bool:
+        """Whether both sides of an item's pair are the same text: then nothing changes."""
+        n = len(self.sides.pairs)
+        a, b = (self.sides.encoded[i] for i in (item % n, item % n + n))
+        if a.types is not None and b.types is not None and not np.array_equal(a.types, b.types):
+            return False
+        return np.array_equal(a.ids, b.ids)
+
+    def _cells(self, *, frozen: bool = False) -> tuple[list[int], list[int]]:
+        """Senders and columns of the paths there are; ``frozen``: with those that are not run."""
+        rows, columns = [], []
+        for row, sender in enumerate(self.plan.senders):
+            for column, ends in enumerate([[], *self.plan.columns(self.signal, sender)]):
+                if ends is not None and (frozen or not self._is_frozen(ends)):
+                    rows.append(row)
+                    columns.append(column)
+        return rows, columns
+
+    def _is_frozen(self, ends: Sequence[End]) -> bool:
+        return self.plan.frozen and READOUT in [e.name for e in ends]
 
     def _sites(self) -> list[Site]:
         anatomy = self.signal.trunk.anatomy
@@ -123,7 +144,7 @@ class PathRuns:
         return state[list(at)] if clean.whole else state[None]
 
     def _deltas(
-        self, clean: CleanItems, items: Sequence[int], sender: Target, whole: bool
+        self, clean: CleanItems, items: Sequence[int], sender: Target
     ) -> dict[int, tuple[Tensor, Tensor]]:
         """Per item the activation put in place, and the change of the stream that it makes."""
         anatomy = self.signal.trunk.anatomy
@@ -142,22 +163,17 @@ class PathRuns:
         parts = torch.split(change, [len(o) for o in own])
         return {i: (o, p) for i, o, p in zip(items, other, parts, strict=True)}
 
-    def _runs(
-        self, clean: CleanItems, item: int, deltas: dict[Target, dict[int, tuple[Tensor, Tensor]]]
-    ) -> tuple[list[Run], list[tuple[int, int]]]:
+    def _runs(self, item: int, deltas: dict[Target, dict[int, tuple[Tensor, Tensor]]]) -> list[Run]:
+        """The runs of an item, one per cell."""
         _, at, _ = self._at(item)
         runs: list[Run] = []
-        cells = []
-        for row, sender in enumerate(self.plan.senders):
+        for sender in self.plan.senders:
             other, change = deltas[sender][item]
             runs.append((Change(sender, at, other),))
-            cells.append((row, 0))
-            for column, ends in enumerate(self.plan.columns(self.signal, sender), 1):
-                if ends is None or (self.plan.frozen and ends[0].name == READOUT):
-                    continue
-                runs.append(tuple(_part(end, at, change.to(other)) for end in ends))
-                cells.append((row, column))
-        return runs, cells
+            for ends in self.plan.columns(self.signal, sender):
+                if ends is not None and not self._is_frozen(ends):
+                    runs.append(tuple(_part(end, at, change.to(other)) for end in ends))
+        return runs
 
     def _direct(
         self,
@@ -166,21 +182,35 @@ class PathRuns:
         deltas: dict[Target, dict[int, tuple[Tensor, Tensor]]],
     ) -> None:
         """The direct path with the final norm held at its value in the clean run."""
-        trunk, plan = self.signal.trunk, self.plan
-        if READOUT not in plan.names:
+        if READOUT not in self.plan.names:
             return
-        column = 1 + plan.names.index(READOUT)
-        last = Site("resid_post", trunk.n_layers - 1)
-        for item in items:
+        column = 1 + self.plan.names.index(READOUT)
+        read = {i: self._read_tokens(i) for i in items}
+        u = self.signal.linearize(self.readout, self._last_states(clean, read)).u
+        each = torch.split(u, [len(tokens) for tokens in read.values()])
+        for item, functional in zip(items, each, strict=True):
             _, at, _ = self._at(item)
-            where = [self.sides.read[item]]
-            _, u = self.readout.local(self._picked(clean, _NORMED, item, where), np.array([item]))
-            frozen = trunk.freeze_final_norm(self._picked(clean, last, item, where))
-            u = u if frozen is None else frozen.pull_back(u)
-            for row, sender in enumerate(plan.senders):
-                change = deltas[sender][item][1]
-                reads = [k for k, token in enumerate(at) if token == where[0]]
-                self.moved[item, row, column] = float((change[reads] * u).sum())
+            seen = [k for k, token in enumerate(at) if token in read[item]]
+            where = [read[item].index(at[k]) for k in seen]
+            for row, sender in enumerate(self.plan.senders):
+                change = deltas[sender][item][1][seen]
+                self.moved[item, row, column] = float((change * functional[where]).sum())
+
+    def _read_tokens(self, item: int) -> range:
+        """The token that the head reads, or all where it reads their mean."""
+        read = self.sides.read[item]
+        return range(len(self.sides.encoded[item].ids)) if read == MEAN else range(read, read + 1)
+
+    def _last_states(self, clean: CleanItems, read: dict[int, range]) -> Swept:
+        sites = (Site("resid_post", self.signal.trunk.n_layers - 1), _NORMED)
+        counts = torch.tensor([len(tokens) for tokens in read.values()])
+        states = {s: torch.cat([self._picked(clean, s, i, at) for i, at in read.items()])
+                  for s in sites}  # fmt: skip
+        owner = torch.repeat_interleave(torch.arange(len(counts)), counts)
+        weight = 1.0 / counts.double()[owner]
+        device = states[_NORMED].device
+        return Swept(np.array(list(read)), states, counts.numpy(), owner.to(device),
+                     weight.to(device))  # fmt: skip
 
 
 def _part(end: End, at: tuple[int, ...], change: Tensor) -> Change | Reception:

@@ -19,7 +19,6 @@ from reward_lens.instruments.path_graph import (
     all_ends,
     parse_end,
     parse_sender,
-    reaches,
     refuse_impossible,
     refuse_normed_stream,
 )
@@ -80,8 +79,9 @@ def path_effects(
     direction : {"both", "noise", "denoise"}
         Signs as in :func:`~reward_lens.patch_grid`.
     joint : bool
-        All receivers in one run, each seeing what the earlier ones make of it; with all receivers
-        after the sender and the readout that is the sender's own effect.
+        All receivers in one run, each seeing what the earlier ones make of it; with the default
+        (all that come after the sender, and the readout) that is the sender's own effect. Where the
+        stream itself is a receiver, what reads it later gets the change from it, and not twice.
     norm : {"applied", "frozen"}
         For the readout as receiver: the final norm is applied to the changed stream, or held at its
         value in the clean run, so that the effect is the projection of the sender's change.
@@ -94,7 +94,8 @@ def path_effects(
     -------
     Evidence
         Value float64 ``[quantity, direction, pair, sender, receiver]``: ``effect`` in reward units
-        and ``share`` of the margin; NaN where a default receiver does not come after the sender.
+        and ``share`` of the margin; NaN where a default receiver does not come after the sender, or
+        a pair has no such tokens.
         Table ``paths``: mean effect per path with a cluster-t interval; ``nodes``: the same of each
         sender's own effect, along all paths; ``engine``: what ran. Paths need not add up to the
         node: components act together.
@@ -168,9 +169,8 @@ def path_effects(
         units=Units.REWARD,
         quantity_units=QUANTITIES,
         interventions=tuple(
-            f"{d}: sender exchanged at {as_position(positions)}, seen by one receiver"
-            if not joint else f"{d}: sender exchanged at {as_position(positions)}, seen by "
-            f"{', '.join(e.name for e in plan.ends)}" for d in directions
+            f"{d}: sender exchanged at {as_position(positions)}, seen by "
+            f"{_seen_by(plan, receivers)}" for d in directions
         ),
         parents=parents,
         parameters={
@@ -202,11 +202,20 @@ def _directions(direction: str, norm: str) -> tuple[str, ...]:
     return DIRECTIONS if direction == "both" else (direction,)
 
 
+def _seen_by(plan: PathPlan, receivers: Sequence[str] | str | None) -> str:
+    if not plan.joint:
+        return "one receiver"
+    if receivers is None:
+        return "every receiver after it, together"
+    return f"{', '.join(e.name for e in plan.ends)}, together"
+
+
 def _largest(grid: Evidence, top: int) -> list[str]:
     """Names of the components with the largest mean |effect|, in the order of the forward."""
     if top < 1:
         raise CapabilityError(f"top={top}: at least one sender has to be followed")
-    effects = grid.value.sel(quantity="effect").values  # [direction, pair, component]
+    # [direction, pair, component]; a pair without these tokens has no effects.
+    effects = np.nan_to_num(grid.value.sel(quantity="effect").values)
     names = [str(n) for n in grid.value["component"].values]
     largest = np.sort(np.argsort(-np.abs(effects).mean((0, 1)), kind="stable")[:top])
     return [names[k] for k in largest]
@@ -227,8 +236,6 @@ def _plan(
         raise CapabilityError("path_effects: senders is empty; name at least one")
     if receivers is None:
         ends = all_ends(anatomy)
-        if joint:
-            ends = [e for e in ends if all(reaches(anatomy, s, e) for s in sent)]
     else:
         names = [receivers] if isinstance(receivers, str) else list(receivers)
         ends = [parse_end(name, anatomy) for name in names]

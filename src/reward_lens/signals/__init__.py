@@ -6,6 +6,7 @@ A classifier reward model is `r = w · norm(h) + b`; its head is a known directi
 from reward_lens.signals.check_report import Check, ConformanceReport
 from reward_lens.signals.classifier import ClassifierRM
 from reward_lens.signals.conformance import run_conformance
+from reward_lens.signals.intervening import Intervention, ablate, replace, steer
 from reward_lens.signals.linearized import Linearized
 from reward_lens.signals.loading import load_signal
 from reward_lens.signals.process import from_tiny
@@ -19,14 +20,18 @@ __all__ = [
     "Check",
     "ClassifierRM",
     "ConformanceReport",
+    "Intervention",
     "Linearized",
     "Readout",
     "RewardSignal",
     "SignalMeta",
     "Swept",
+    "ablate",
     "from_tiny",
     "load_signal",
+    "replace",
     "require",
     "run_conformance",
+    "steer",
     "wrap_hf_model",
 ]

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from reward_lens.backbone import Encoded, Position, Target
 from reward_lens.backbone.interventions import Changes, Lasting, tokens_at, unscaled
-from reward_lens.backbone.site_taps import site_taps
 from reward_lens.data import as_items
 from reward_lens.errors import CapabilityError, DataError
 from reward_lens.evidence import fingerprint
@@ -81,6 +80,8 @@ def steer(
     direction : array or Tensor
         ``[width]``, not normalised.
     """
+    if not np.isfinite(dose):
+        raise DataError(f"dose={dose}: a dose is a finite number")
     vector = _tensor(direction) * float(dose)
     return Intervention(Target.parse(site), _position(position), "steer", vector)
 
@@ -143,7 +144,7 @@ def intervened(
 def _prepared(signal: ClassifierRM, one: Intervention) -> tuple[Lasting, str]:
     """Values ready to be put in place, and what is said of them on the record."""
     anatomy = signal.trunk.anatomy
-    width = _width(signal, one.target)
+    width = one.target.width(anatomy)
     name = f"{one.how} {one.target} at {one.position}"
     if one.how in ("mean", "resample"):
         rows = _reference_rows(signal, one)
@@ -158,9 +159,12 @@ def _prepared(signal: ClassifierRM, one: Intervention) -> tuple[Lasting, str]:
         values = torch.zeros(1, width)
     else:
         assert one.value is not None
-        values = unscaled(anatomy, one.target, one.value.reshape(-1, one.value.shape[-1]))
-        if values.shape[-1] != width:
-            raise DataError(f"{one.target} has {width} channels, the value {values.shape[-1]}")
+        if one.value.shape[-1] != width:
+            raise DataError(
+                f"{one.target} has {width} channels, and the value {one.value.shape[-1]}"
+            )
+        # A copy: what is on the record stays what is put in place.
+        values = unscaled(anatomy, one.target, one.value.reshape(-1, width)).clone()
     add = one.how == "steer"
     said = name if one.how == "zero" else f"{name}, {_hash(values)}"
     return Lasting(one.target, one.position, _spread(one, values), add), said
@@ -201,14 +205,6 @@ def _reference_rows(signal: ClassifierRM, one: Intervention) -> Tensor:
     return torch.cat([r for r in rows if r is not None])
 
 
-def _width(signal: ClassifierRM, target: Target) -> int:
-    channels = target.channels(signal.trunk.anatomy)
-    site_taps(signal.trunk.anatomy, target.source)  # refuses a site that is not there
-    if target.head is None:
-        return signal.trunk.anatomy.width
-    return int(channels.stop - channels.start)
-
-
 def _position(position: Where) -> Position:
     if isinstance(position, Position):
         return position
@@ -224,7 +220,7 @@ def _position(position: Where) -> Position:
 
 
 def _tensor(value: Any) -> Tensor:
-    found = value.detach() if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
+    found = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     found = found if found.is_floating_point() else found.float()
     if found.dim() not in (1, 2) or not bool(torch.isfinite(found).all()):
         raise DataError(

@@ -29,11 +29,12 @@ from reward_lens.backbone import (
     engine_of,
     form,
     masked_mean,
+    prepared,
     read_rows,
     run_clean,
     run_full,
 )
-from reward_lens.errors import CapabilityError
+from reward_lens.errors import CapabilityError, NumericsError
 from reward_lens.signals.classifier import BATCH_TOKENS, ClassifierRM
 from reward_lens.signals.readouts import Readout
 from reward_lens.signals.sweeping import Progress
@@ -88,11 +89,13 @@ class CleanItems:
     score: dict[int, float] = field(default_factory=dict)
     executors: set[str] = field(default_factory=set)
     forwards: float = 0.0
-    _runs: list[CleanRun] = field(default_factory=list, repr=False)
     _where: dict[int, tuple[CleanRun, int]] = field(default_factory=dict, repr=False)
 
     def state(self, site: Site, item: int) -> Tensor:
-        """What was captured of an item: ``[width]`` at its read token, or ``[n_tokens, width]``."""
+        """What was captured of an item: ``[width]`` at its read token, or ``[n_tokens, width]``.
+
+        Only until the next lot is asked for.
+        """
         run, row = self._where[item]
         value = run.states[site][row]
         return value[: len(self.encoded[item].ids)] if self.whole else value
@@ -109,7 +112,31 @@ class CleanItems:
         ------
         AnatomyError
             If something is changed that the model does not have.
+        DataError
+            If an item does not have the tokens, or a value does not fit.
+        NumericsError
+            If a score is not finite; names the item and what was changed.
         """
+        anatomy = self.signal.trunk.anatomy
+        ready = {
+            item: [prepared(anatomy, run, len(self.encoded[item].ids)) for run in runs]
+            for item, runs in wanted.items()
+        }
+        found = self._found(ready)
+        for item, out in found.items():
+            bad = np.flatnonzero(~np.isfinite(out.scores))
+            if len(bad):
+                names = [str(p.target if isinstance(p, Change) else p.receiver)
+                         for p in ready[item][bad[0]]]  # fmt: skip
+                raise NumericsError(
+                    f"item {item}: its score is {out.scores[bad[0]]} with a change at "
+                    f"{', '.join(names)}; the trunk runs in {self.signal.meta.dtype}, and what was "
+                    f"put in place may be too large for it: try dtype=float32"
+                )
+        return found
+
+    def _found(self, wanted: Mapping[int, Sequence[Run]]) -> dict[int, Outcome]:
+        """The outcomes of runs that can be executed."""
         found = {
             item: Outcome(np.full(len(runs), np.nan), np.zeros(len(runs), dtype=np.int64))
             for item, runs in wanted.items()
@@ -199,14 +226,16 @@ class CleanItems:
     def _full(self, item: int, runs: Sequence[Run], which: list[int], found: Outcome) -> None:
         if not which:
             return
+        trunk, read = self.signal.trunk, self.read[item]
         out = run_full(
-            self.signal.trunk,
+            trunk,
             self.encoded,
             item,
             [runs[k] for k in which],
             partial(read_scores, self.readout, self.read),
             self.engine.routers,
             self.batch_tokens,
+            until=read if trunk.anatomy.causal and read != MEAN else None,
         )
         found.scores[which], found.flips[which] = out.scores.numpy(), out.flips.numpy()
         self.forwards += out.forwards
@@ -277,6 +306,7 @@ def clean_runs(
         )
         _start(found, sites)
         yield found
+        found._where.clear()  # whoever still holds this lot must not hold two in memory
         if progress is not None:
             progress(len(lot))
 
@@ -313,6 +343,9 @@ def _start(found: CleanItems, sites: Sequence[Site]) -> None:
             scores = read_scores(found.readout, read, clean.batch, clean.normed)
         else:
             scores = found.readout.read(clean.normed, batch.index)
+        if not bool(torch.isfinite(scores).all()):
+            trunk.capture(batch, [])  # names the item and where it starts
+            raise NumericsError(f"a score among items {some} is not finite, though the state is")
         for row, (item, score) in enumerate(zip(some, scores.tolist(), strict=True)):
             found._where[item] = (clean, row)
             found.score[item] = float(score)

@@ -1,0 +1,100 @@
+"""What a patch grid is made of: the targets of each granularity, restricted by layer or name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from reward_lens.backbone import Anatomy, Site, Target, write_sites
+from reward_lens.errors import AnatomyError, CapabilityError
+
+BY = ("component", "head", "layer_position")
+#: The sites that can be patched layer by layer and token by token.
+LAYER_SITES = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out")
+
+
+def grid_targets(
+    anatomy: Anatomy,
+    by: str,
+    *,
+    site: str = "resid_pre",
+    layers: Sequence[int] | None = None,
+    components: Sequence[str] | None = None,
+) -> list[Target]:
+    """The targets of a grid, in the order of the forward.
+
+    Parameters
+    ----------
+    by : {"component", "head", "layer_position"}
+        The embedding and every sublayer's write; every attention head; one site of every layer.
+    site : str
+        The site of ``layer_position``; one of :data:`LAYER_SITES`.
+    layers : sequence of int, optional
+        Only these; the embedding belongs to none.
+    components : sequence of str, optional
+        Only these, by name.
+
+    Raises
+    ------
+    CapabilityError
+        If ``by`` or ``site`` is unknown, or nothing is left.
+    AnatomyError
+        If a layer or name does not exist, or the writes or heads did not verify; says what there
+        is, or why.
+    """
+    if by not in BY:
+        raise CapabilityError(f"by={by!r}: choose one of {', '.join(BY)}")
+    if site not in LAYER_SITES:
+        raise CapabilityError(f"site={site!r}: choose one of {', '.join(LAYER_SITES)}")
+    wanted = _layers(anatomy, layers)
+    if by == "layer_position":
+        found = [Target(Site(site, layer)) for layer in wanted]
+    elif by == "head":
+        found = [Target(Site("head_in", layer), head)
+                 for layer in wanted for head in range(_n_heads(anatomy, layer))]  # fmt: skip
+    else:
+        outer = [Site("embed")] if layers is None else []
+        found = [Target(s) for s in (*outer, *write_sites(anatomy))
+                 if s.layer is None or s.layer in wanted]  # fmt: skip
+    return _named(found, components)
+
+
+def _layers(anatomy: Anatomy, layers: Sequence[int] | None) -> list[int]:
+    count = len(anatomy.blocks)
+    if layers is None:
+        return list(range(count))
+    wrong = [layer for layer in layers if not 0 <= layer < count]
+    if wrong:
+        raise AnatomyError(
+            f"layer {wrong[0]} does not exist: this model has layers 0 to {count - 1}"
+        )
+    return sorted({int(layer) for layer in layers})
+
+
+def _n_heads(anatomy: Anatomy, layer: int) -> int:
+    if anatomy.blocks[layer].attn is None and anatomy.adds_up:
+        return 0  # a block without attention
+    heads = anatomy.write(Site("head_in", layer)).heads
+    assert heads is not None  # else the line above raised
+    return heads.n
+
+
+def _named(found: list[Target], components: Sequence[str] | None) -> list[Target]:
+    if components is not None:
+        names = [components] if isinstance(components, str) else list(components)
+        known = {str(t) for t in found}
+        wrong = [name for name in names if name not in known]
+        if wrong:
+            raise AnatomyError(
+                f"{wrong[0]!r} is no part of this grid; it has {_listed([str(t) for t in found])}"
+            )
+        found = [t for t in found if str(t) in names]
+    if not found:
+        raise CapabilityError("nothing is left to patch: no layer, or no component, was asked for")
+    return found
+
+
+def _listed(names: list[str]) -> str:
+    """All names, or, of many, where they begin and end."""
+    if len(names) <= 24:
+        return ", ".join(names)
+    return f"{', '.join(names[:12])}, … {', '.join(names[-4:])} ({len(names)} in all)"

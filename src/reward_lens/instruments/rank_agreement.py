@@ -1,0 +1,67 @@
+"""Agreement of two ways to rank the parts of something: of a trunk, or of a text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from reward_lens.evidence import Interval
+from reward_lens.evidence.intervals import cluster_t
+
+Floats = npt.NDArray[np.float64]
+
+_LEAST = 3  # two values are always in perfect agreement or perfect disagreement
+
+
+def rank_correlation(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
+    """Spearman's rank correlation over the places where both have a value.
+
+    Parameters
+    ----------
+    x, y : array of float, [n]
+        NaN where there is no value.
+
+    Returns
+    -------
+    float
+        NaN where fewer than three places are left or one of the two does not vary over them.
+    """
+    from scipy import stats
+
+    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    both = np.isfinite(a) & np.isfinite(b)
+    a, b = a[both], b[both]
+    if len(a) < _LEAST or np.ptp(a) == 0 or np.ptp(b) == 0:
+        return float("nan")
+    return float(stats.spearmanr(a, b).statistic)
+
+
+def mean_agreement(
+    name: str, correlations: Sequence[float] | Floats, lineages: npt.NDArray[np.object_]
+) -> Interval | None:
+    """Mean of rank correlations, one a pair (or an item), with a cluster-t interval.
+
+    Ranking is done inside each pair, so that pairs with large effects do not decide alone; what is
+    independent are the pairs' lineages, not the parts that were ranked.
+
+    Parameters
+    ----------
+    correlations : sequence of float, [n]
+        NaN where undefined: left out.
+    lineages : ndarray of str, [n]
+
+    Returns
+    -------
+    Interval or None
+        Its ends are kept within ±1. ``None`` where no correlation is defined.
+    """
+    rho = np.asarray(correlations, dtype=np.float64)
+    ok = np.isfinite(rho)
+    if not ok.any():
+        return None
+    found = cluster_t(name, rho[ok], lineages[ok])
+    low, high = max(found.low, -1.0), min(found.high, 1.0)  # NaN stays: max and min keep the first
+    return dataclasses.replace(found, low=low, high=high)

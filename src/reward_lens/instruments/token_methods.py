@@ -1,0 +1,154 @@
+"""What each token of a text adds to its score, by gradients and by leaving it out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reward_lens.backbone import Encoded, Site
+from reward_lens.backbone.batching import plan_batches
+from reward_lens.backbone.reading import read_index
+from reward_lens.errors import TokenizeError
+from reward_lens.instruments.sides import Sides
+from reward_lens.instruments.token_units import Floats, Ragged, Span
+from reward_lens.signals import ClassifierRM
+from reward_lens.signals.gradient_sweep import gradient_sweep, quadrature
+from reward_lens.signals.readouts import Readout
+from reward_lens.signals.scoring import scores_at
+from reward_lens.signals.sweeping import Progress
+
+#: Baseline of integrated gradients -> what it is.
+BASELINES = {
+    "mean": "every token's embedding is the mean over the item's own tokens",
+    "zero": "every token's embedding is zero",
+}
+
+_EMBED = Site("embed")
+
+
+@dataclass(frozen=True)
+class EmbeddingGradients:
+    """Gradient × input and integrated gradients of every item.
+
+    Attributes
+    ----------
+    gradient, integrated : list of ndarray, [item]
+        float64 ``[token]`` in reward units; ``integrated`` is NaN without steps.
+    score, baseline : ndarray, [item]
+        The score of the item, and that of its baseline (NaN without steps).
+    """
+
+    gradient: Ragged
+    integrated: Ragged
+    score: Floats
+    baseline: Floats
+
+
+def embedding_gradients(
+    signal: ClassifierRM,
+    sides: Sides,
+    readout: Readout,
+    baseline: str,
+    steps: int,
+    batch_tokens: int,
+    progress: Progress | None,
+) -> EmbeddingGradients:
+    """Differentiate every item's score with respect to what enters the first block.
+
+    Parameters
+    ----------
+    baseline : str
+        A key of :data:`BASELINES`.
+    steps : int
+        Points between baseline and item over which the gradient is averaged (Gauss–Legendre); 0 for
+        none.
+    """
+    gradient = [np.full(len(e.ids), np.nan) for e in sides.encoded]
+    integrated = [np.full(len(e.ids), 0.0 if steps else np.nan) for e in sides.encoded]
+    score, bottom = (np.full(len(sides.encoded), np.nan) for _ in range(2))
+    sweep = partial(gradient_sweep, signal, sides.encoded, sites=[_EMBED], readout=readout,
+                    read=sides.read, batch_tokens=batch_tokens)  # fmt: skip
+    for group in plan_batches(sides.encoded, batch_tokens):
+        embeddings = {}
+        for one in sweep(group):
+            embeddings[one.item] = one.values[_EMBED]
+            score[one.item] = one.score
+            gradient[one.item] = _dot(one.values[_EMBED], one.slopes[_EMBED])
+        if steps:
+            starts = {i: _baseline(embeddings[i], baseline) for i in group}
+            moves = {i: embeddings[i] - starts[i] for i in group}
+            for one in sweep(group, embedded=starts):
+                bottom[one.item] = one.score
+            for share, weight in quadrature(steps):
+                for one in sweep(group, embedded={i: starts[i] + share * moves[i] for i in group}):
+                    part = _dot(moves[one.item], one.slopes[_EMBED])
+                    integrated[one.item] += weight * part
+        if progress is not None:
+            progress(len(group))
+    return EmbeddingGradients(gradient, integrated, score, bottom)
+
+
+def _baseline(embedding: Tensor, kind: str) -> Tensor:
+    if kind == "zero":
+        return torch.zeros_like(embedding)
+    return embedding.double().mean(0, keepdim=True).to(embedding.dtype).expand_as(embedding)
+
+
+def _dot(a: Tensor, b: Tensor) -> Floats:
+    """Products summed over channels, in float64: ``[token, width]`` to ``[token]``."""
+    out: Floats = (a.double() * b.double()).sum(-1).cpu().numpy()
+    return out
+
+
+def leave_out(
+    signal: ClassifierRM,
+    sides: Sides,
+    readout: str,
+    position: str | None,
+    parts: Sequence[Sequence[Span]],
+    batch_tokens: int,
+    progress: Progress | None,
+) -> Ragged:
+    """What the score loses when a part of an item's ids is dropped and the rest is run again.
+
+    Parameters
+    ----------
+    parts : sequence, [item]
+        Half-open token spans of each item, each left out alone.
+
+    Returns
+    -------
+    list of ndarray, [item]
+        float64 ``[part]``: the score less that of the rest; NaN where the rest has no token that
+        the head could read.
+    """
+    losses: Ragged = []
+    for encoded, spans in zip(sides.encoded, parts, strict=True):
+        rests = [_without(signal, encoded, span) for span in spans]
+        runs = [encoded, *(rest for rest in rests if rest is not None)]
+        bound = signal.bound(readout, runs, batch_tokens)
+        reads = signal.read_index(runs, position)
+        found = scores_at(signal, runs, bound, (reads,), batch_tokens)[:, 0].astype(np.float64)
+        loss = np.full(len(spans), np.nan)
+        loss[[rest is not None for rest in rests]] = found[0] - found[1:]
+        losses.append(loss)
+        if progress is not None:
+            progress(1)
+    return losses
+
+
+def _without(signal: ClassifierRM, encoded: Encoded, span: Span) -> Encoded | None:
+    """An item without some of its tokens; ``None`` where nothing is left to read."""
+    gone = slice(*span)
+    ids = np.delete(encoded.ids, gone)
+    try:
+        native = read_index(ids, signal.encoder.rule, signal.encoder.pad_id)
+    except TokenizeError:
+        return None
+    types = None if encoded.types is None else np.delete(encoded.types, gone)
+    return replace(encoded, ids=ids, native=native, types=types)
