@@ -56,22 +56,37 @@ def build_model(shape: str) -> tuple[Any, Any]:
     return LlamaForSequenceClassification(config).eval(), tokenizer
 
 
-def build_pairs(n: int, seed: int = 0) -> Pairs:
-    """Pairs of random ids with lengths spread evenly over :data:`LENGTHS`, ends included.
+def build_pairs(n: int, lengths: tuple[int, int] = LENGTHS, seed: int = 0) -> Pairs:
+    """Pairs of random ids with lengths spread evenly over ``lengths``, ends included.
 
     The largest batch is therefore the same for every ``n``, but for the numbers of the ids.
     """
     rng = np.random.default_rng(seed)
-    lengths = rng.permutation(np.linspace(*LENGTHS, 2 * n).round().astype(int))
+    spread = rng.permutation(np.linspace(*lengths, 2 * n).round().astype(int))
 
     def item(length: int) -> Item:
         return Item(ids=tuple(rng.integers(0, VOCABULARY - 1, length).tolist()))
 
-    sides = [item(int(length)) for length in lengths]
+    sides = [item(int(length)) for length in spread]
     return Pairs(
         Pair(chosen, rejected, id=str(k), lineage=str(k))
         for k, (chosen, rejected) in enumerate(zip(sides[:n], sides[n:], strict=True))
     )
+
+
+def build_equal_pairs(n: int, length: int, shared: int, seed: int = 0) -> Pairs:
+    """Pairs of random ids, all of one length, that share their first ids."""
+    rng = np.random.default_rng(seed)
+
+    def row(size: int) -> list[int]:
+        return [int(i) for i in rng.integers(0, VOCABULARY - 1, size)]
+
+    found = []
+    for k in range(n):
+        prompt = row(shared)
+        chosen, rejected = (Item(ids=(*prompt, *row(length - shared))) for _ in range(2))
+        found.append(Pair(chosen, rejected, id=str(k), lineage=str(k)))
+    return Pairs(found)
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,18 @@ Run as a script this prints the table as markdown.
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
-import xarray as xr
 
 from reward_lens.instruments.gradient_patching import attribution_patching
 from reward_lens.instruments.patching_grid import patch_grid
 from reward_lens.instruments.paths import path_effects
 from reward_lens.instruments.write_attribution import attribution
+from reward_lens.organisms import ANSWER_KEYS
 
 #: In reward units, for doses of 1: what float32 leaves of a value, and what the engine may add.
 TOLERANCE = 1e-5
@@ -35,53 +37,61 @@ def mistakes(found, expected, names, tolerance):
     return {name: float(g) for name, g in zip(names, gap, strict=True) if g > tolerance}
 
 
+FORMS = {"rule": {}, "null": {"dose": 0.0}, "not tied": {"tied": False}}
+
+
+@functools.cache
+def made(name, form="rule"):
+    """An answer key of four pairs; made once."""
+    return ANSWER_KEYS[name](n=4, **FORMS[form])
+
+
+@functools.cache
+def measured(instrument, key, **options):
+    """An instrument's evidence on a key; measured once."""
+    return instrument(key.signal, key.pairs, **options)
+
+
 Found = tuple[list[str], np.ndarray]  # names, and values [pair, name]
 
 
-def _by(instrument, key, dim, pick, **options):
+def _by(instrument, key, dim, chosen, **options) -> Found:
     """Components and heads, one after the other."""
     names, values = [], []
     for by in ("component", "head"):
-        value: xr.DataArray = instrument(key.signal, key.pairs, by=by, **options).value
-        part = pick(value).transpose("pair", dim)
-        keep = [n for n in part[dim].values if by == "component" or ".H" in str(n)]
-        keep = [n for n in keep if str(n).startswith(("embed", "L"))]
-        keep = [n for n in keep if not str(n).endswith("_bias")]
-        names += map(str, keep)
-        values.append(part.sel({dim: keep}).values)
+        part = measured(instrument, key, by=by, **options).value.sel(chosen)
+        keep = [n for n in map(str, part[dim].values)
+                if _HEAD.fullmatch(n) or (by == "component" and _WRITE.fullmatch(n))]  # fmt: skip
+        names += keep
+        values.append(part.transpose("pair", dim).sel({dim: keep}).values)
     return names, np.concatenate(values, axis=1)
 
 
+_HEAD, _WRITE = re.compile(r"L\d+\.H\d+"), re.compile(r"embed|L\d+\.(attn|mlp)_out")
+
+
 def _attribution(key) -> Found:
-    return _by(attribution, key, "write", lambda v: v.sel(side="margin"))
+    return _by(attribution, key, "write", {"side": "margin"})
 
 
 def _patching(direction, **options):
-    def run(key) -> Found:
-        pick = lambda v: v.sel(quantity="effect", direction=direction)  # noqa: E731
-        return _by(patch_grid, key, "component", pick, **options)
-
-    return run
+    chosen = {"quantity": "effect", "direction": direction}
+    return lambda key: _by(patch_grid, key, "component", chosen, **options)
 
 
 def _gradients(direction, **options):
-    def run(key) -> Found:
-        pick = lambda v: v.sel(quantity="estimate", direction=direction)  # noqa: E731
-        return _by(attribution_patching, key, "component", pick, sample=0, **options)
-
-    return run
+    chosen = {"quantity": "estimate", "direction": direction}
+    return lambda key: _by(attribution_patching, key, "component", chosen, sample=0, **options)
 
 
 def _direct_paths(direction):
     def run(key) -> Found:
-        anatomy = key.signal.trunk.anatomy
-        layers = range(len(anatomy.blocks))
+        layers = range(key.signal.meta.n_layers)
         names = ["embed", *(f"L{k}.{w}_out" for k in layers for w in ("attn", "mlp"))]
-        names += [f"L{k}.H{h}" for k in layers for h in range(4)]
-        ev = path_effects(key.signal, key.pairs, senders=names, receivers=["readout"])
-        return names, ev.value.sel(
-            quantity="effect", direction=direction, receiver="readout"
-        ).transpose("pair", "sender").values  # fmt: skip
+        names = tuple(dict.fromkeys([*names, *key.planted, "L0.H0", "L1.H3"]))
+        ev = measured(path_effects, key, senders=names, receivers="readout")
+        part = ev.value.sel(quantity="effect", direction=direction, receiver="readout")
+        return list(names), part.transpose("pair", "sender").values
 
     return run
 
@@ -173,9 +183,9 @@ TABLE = [
 ]  # fmt: skip
 # Ablating the embedding takes away what holds the norms still.
 TABLE = [
-    Row(r.key, r.component, r.does, (*r.reads[:3], NONE, *r.reads[4:]), r.fails)
-    if r.component == "embed" else r for r in TABLE
-]  # fmt: skip
+    replace(r, reads=(*r.reads[:3], NONE, *r.reads[4:])) if r.component == "embed" else r
+    for r in TABLE
+]
 
 #: Key, sender, receiver -> noise and denoise at the read token, for the first pair.
 PATHS = {

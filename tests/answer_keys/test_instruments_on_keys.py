@@ -7,7 +7,18 @@ import functools
 import numpy as np
 import paper
 import pytest
-from keys import EVERYWHERE, INSTRUMENTS, PATHS, TABLE, TOLERANCE, Row, as_markdown, mistakes
+from keys import (
+    EVERYWHERE,
+    INSTRUMENTS,
+    PATHS,
+    TABLE,
+    TOLERANCE,
+    Row,
+    as_markdown,
+    made,
+    measured,
+    mistakes,
+)
 from scipy.stats import spearmanr
 
 from reward_lens.instruments.dose_response import concept_dose_response
@@ -21,15 +32,8 @@ from reward_lens.organisms import ANSWER_KEYS
 
 ALL = [*INSTRUMENTS, *EVERYWHERE]
 LABELS = [i.label for i in ALL]
-FORMS = {"rule": {}, "null": {"dose": 0.0}, "not tied": {"tied": False}}
 
 
-@functools.cache
-def made(name, form="rule"):
-    return ANSWER_KEYS[name](n=4, **FORMS[form])
-
-
-@functools.cache
 def found_on(label, name, form="rule"):
     return next(i for i in ALL if i.label == label).run(made(name, form))
 
@@ -172,7 +176,7 @@ def paper_agreement(key, first, second, names):
 @pytest.mark.parametrize("name", ANSWER_KEYS)
 def test_agreement_of_the_first_order_with_the_exact_grid(name):
     key = made(name)
-    ev = attribution_patching(key.signal, key.pairs, sample=4)
+    ev = measured(attribution_patching, key, sample=4)
     names = [str(n) for n in ev.value["component"].values]
     table = ev.tables["agreement"].set_index("direction")
     for direction in ("noise", "denoise"):
@@ -192,10 +196,10 @@ def test_agreement_of_the_first_order_with_the_exact_grid(name):
 @pytest.mark.parametrize("name", ANSWER_KEYS)
 def test_ranks_agree_as_on_paper(name):
     key = made(name)
-    first = attribution_patching(key.signal, key.pairs, sample=4)
+    first = measured(attribution_patching, key, sample=4)
     names = [str(n) for n in first.value["component"].values]
     table = first.tables["agreement"].set_index("direction")["rank_correlation"]
-    views = compare_views(key.signal, key.pairs).tables["agreement"]
+    views = measured(compare_views, key).tables["agreement"]
     views = views[views["subset"] == "all pairs"].set_index("direction")["mean"]
     for direction in ("noise", "denoise"):
         expected = paper_agreement(key, f"gradient {direction}", direction, names)
@@ -207,7 +211,7 @@ def test_ranks_agree_as_on_paper(name):
 @pytest.mark.parametrize("name", ANSWER_KEYS)
 def test_the_two_views_side_by_side(name):
     key = made(name)
-    table = compare_views(key.signal, key.pairs).tables["components"]
+    table = measured(compare_views, key).tables["components"]
     for direction, part in table.groupby("direction"):
         names = list(part["component"])
         for column, reading in (("attribution", "attribution"), ("patching", direction)):
@@ -222,7 +226,7 @@ def test_the_two_views_side_by_side(name):
 )  # fmt: skip
 def test_gradients_along_the_way_mend_a_kink_and_not_a_saturated_softmax(name, component, expected):
     key = made(name)
-    value = attribution_patching(key.signal, key.pairs, steps=8, sample=0).value
+    value = measured(attribution_patching, key, steps=8, sample=0).value
     found = value.sel(quantity="estimate", component=component)
     np.testing.assert_allclose(found, expected, atol=5e-3)
 
@@ -230,7 +234,7 @@ def test_gradients_along_the_way_mend_a_kink_and_not_a_saturated_softmax(name, c
 @pytest.mark.parametrize("name", ANSWER_KEYS)
 def test_the_lens_adds_up_what_is_written(name):
     key = made(name)
-    value = lens(key.signal, key.pairs).value
+    value = measured(lens, key).value
     layers = key.signal.meta.n_layers
     writes = key.expected(
         "attribution", ["embed", *(f"L{k}.{w}_out" for k in range(layers) for w in ("attn", "mlp"))]
@@ -241,16 +245,16 @@ def test_the_lens_adds_up_what_is_written(name):
 
 
 def test_the_depth_at_which_a_preference_forms():
-    crossings = lens(made("two hops").signal, made("two hops").pairs).tables["crystallization"]
+    crossings = measured(lens, made("two hops")).tables["crystallization"]
     assert list(crossings["median_first"]) == [3, 3]
-    crossings = lens(made("head").signal, made("head").pairs).tables["crystallization"]
+    crossings = measured(lens, made("head")).tables["crystallization"]
     assert list(crossings["median_first"]) == [2, 2]
 
 
 @pytest.mark.parametrize("name", ANSWER_KEYS)
 def test_sources_of_attention(name):
     key = made(name)
-    value = source_attribution(key.signal, key.pairs).value
+    value = measured(source_attribution, key).value
     for side, items in (("chosen", key.pairs.chosen), ("rejected", key.pairs.rejected)):
         for k, item in enumerate(items):
             expected = paper.sources(name, paper.words_of(key, item))
@@ -261,8 +265,8 @@ def test_sources_of_attention(name):
 @pytest.mark.parametrize("name", ANSWER_KEYS)
 def test_token_maps(name):
     key = made(name)
-    methods = ["prefix", "gradient", "leave_one_out", *(["integrated"] if name == "linear" else [])]
-    ev = token_map(key.signal, key.pairs, methods=methods)
+    methods = ("prefix", "gradient", "leave_one_out") + ("integrated",) * (name == "linear")
+    ev = measured(token_map, key, methods=methods)
     for side, items in (("chosen", key.pairs.chosen), ("rejected", key.pairs.rejected)):
         for k, item in enumerate(items):
             words = paper.words_of(key, item)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 import pytest
 from brute_force import EVERYWHERE, BruteForce
-from keys import mistakes
+from keys import FORMS, made, mistakes
 
 from reward_lens import errors, run_conformance
 from reward_lens.organisms import (
@@ -21,13 +19,7 @@ from reward_lens.organisms import (
 )
 
 CLOSE = 5e-6  # values are of size 1 to 5; float32 rounds sums of a few of them
-FORMS = {"the rule": {}, "null": {"dose": 0.0}, "not tied": {"tied": False}}
 FEW = ("attribution", "noise", "denoise everywhere", "zero", "denoise path")
-
-
-@functools.cache
-def made(name, form="the rule"):
-    return ANSWER_KEYS[name](n=4, **FORMS[form])
 
 
 def names_of(brute, key, reading):
@@ -54,7 +46,7 @@ def wrong_values(key, readings):
     brute, wrong = BruteForce(key), {}
     for reading in readings:
         names = names_of(brute, key, reading)
-        found = np.stack([brute.value(reading, n) for n in names], axis=1)
+        found = brute.values(reading, names)
         said = mistakes(found, key.expected(reading, names), names, CLOSE)
         wrong.update({f"{reading}, {name}": w for name, w in said.items()})
     return wrong
@@ -81,7 +73,7 @@ def test_margins_are_those_on_paper_and_none_is_zero(name, form):
     key = made(name, form)
     np.testing.assert_allclose(margins_of(key), key.margin, atol=CLOSE)
     assert np.abs(key.margin).min() > 0.05
-    if form != "the rule":
+    if form != "rule":
         np.testing.assert_array_equal(key.margin, key.truth["attribution"]["embed"])
 
 
@@ -93,7 +85,7 @@ def test_sides_of_different_lengths(name):
     np.testing.assert_allclose(margins_of(key), key.margin, atol=CLOSE)
     brute = BruteForce(key, pairs=[1, 3])
     for reading in ("attribution", "noise", "denoise", "zero"):
-        found = np.stack([brute.value(reading, n) for n in brute.components], axis=1)
+        found = brute.values(reading, brute.components)
         expected = key.expected(reading, brute.components)[1::2]
         assert not mistakes(found, expected, brute.components, CLOSE)
     with pytest.raises(errors.DataError, match="no reading 'noise everywhere'; it has attribution"):

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
+import zoo
 from families import FAMILIES, PAIRS, make_signal
+from patch_kit import hooked
 
+import reward_lens as rl
 from reward_lens.backbone import Change, Target, write_sites
 from reward_lens.data import as_pairs
 from reward_lens.errors import AnatomyError, CapabilityError, DataError
@@ -100,6 +102,17 @@ def test_the_last_stream_alone_does_it_and_one_earlier_layer_does_not(signals, f
     assert (np.abs(found - clean[::-1]) > 1e-3 * np.abs(margins)).all()
 
 
+def test_an_encoder_runs_by_the_full_forward():
+    signal = rl.wrap_hf_model(zoo.make("bert"), zoo.tokenizer_for("bert"))
+    pairs = [*PAIRS[:2], ("one", "the same", "the same")]
+    grid = patch_grid(signal, pairs, by="layer_position", site="resid_post")
+    effect = grid.value.sel(quantity="effect")
+    margin = grid.tables["pairs"]["margin"].to_numpy()
+    np.testing.assert_allclose(effect.isel(layer=-1, position=0), [margin, margin], atol=1e-5)
+    assert (effect.isel(pair=2) == 0).all()
+    assert grid.tables["engine"]["executor"][0] == FULL
+
+
 @pytest.mark.parametrize(
     ("by", "positions"), [("component", "final"), ("head", "final"), ("component", "aligned")]
 )
@@ -115,30 +128,6 @@ def test_what_runs_is_the_full_forward(signals, family, by, positions):
     fastest = "tree row" if positions == "final" else "joining batch"
     assert fast.tables["engine"]["executor"][0] == fastest
     assert fast.provenance.cost_forwards < slow.provenance.cost_forwards
-
-
-def hooked(signal, item, module, columns, value, at):
-    """The score of an item with part of one module's output (or input) replaced."""
-    (encoded,) = signal.encode([item])
-    ids = torch.from_numpy(encoded.ids)[None]
-
-    def after(_, __, out):
-        new = (out[0] if isinstance(out, tuple) else out).clone()
-        new[0, at, columns] = value
-        return (new, *out[1:]) if isinstance(out, tuple) else new
-
-    def before(_, args):
-        new = args[0].clone()
-        new[0, at, columns] = value
-        return (new, *args[1:])
-
-    inward = columns != slice(None)
-    hook = (module.register_forward_pre_hook(before) if inward
-            else module.register_forward_hook(after))  # fmt: skip
-    with torch.no_grad():
-        score = float(signal.trunk.model(input_ids=ids).logits[0, 0])
-    hook.remove()
-    return score
 
 
 @pytest.mark.parametrize("name", ["L1.mlp_out", "L0.attn_out", "L1.H2", "embed"])
@@ -319,69 +308,6 @@ def test_expert_choices_that_change_are_counted(signals):
     assert counts == [table["noise", "embed"], table["denoise", "embed"]]
 
 
-# Ablation
-
-
-def test_zero_ablation_by_plain_hooks(signal):
-    grid = patch_grid(signal, PAIRS, ablation="zero", components=["L1.mlp_out"])
-    assert list(grid.value["direction"].values) == ["ablation"]
-    mlp = signal.trunk.model.model.layers[1].mlp
-    for k, (prompt, a, b) in enumerate(PAIRS):
-        s = signal.score([(prompt, a), (prompt, b)]).value.values
-        cut = [hooked(signal, (prompt, r), mlp, slice(None), 0.0, -1) for r in (a, b)]
-        got = float(grid.value.sel(quantity="effect").isel(direction=0, component=0, pair=k))
-        assert got == pytest.approx((s[0] - s[1]) - (cut[0] - cut[1]), abs=2e-5)
-
-
-@pytest.mark.parametrize("positions", ["final", "all"])
-def test_mean_ablation_by_plain_hooks(signal, positions):
-    reference = [("Say hi.", "No"), ("Count.", "One, two and three.")]
-    grid = patch_grid(signal, PAIRS, ablation="mean", reference=reference, positions=positions,
-                      components=["L1.mlp_out"])  # fmt: skip
-    states = signal.capture(reference, ["L1.mlp_out"], position=positions)["L1.mlp_out"]
-    mean = torch.cat(list(states)).reshape(-1, 32).mean(0)
-    mlp, at = signal.trunk.model.model.layers[1].mlp, -1 if positions == "final" else slice(None)
-    for k, (prompt, a, b) in enumerate(PAIRS):
-        s = signal.score([(prompt, a), (prompt, b)]).value.values
-        cut = [hooked(signal, (prompt, r), mlp, slice(None), mean, at) for r in (a, b)]
-        got = float(grid.value.sel(quantity="effect").isel(direction=0, component=0, pair=k))
-        assert got == pytest.approx((s[0] - s[1]) - (cut[0] - cut[1]), abs=2e-5)
-    said = grid.subject.interventions
-    assert said == (f"each component at {positions}: mean (2 given items) ablation of both sides",)
-
-
-def test_the_mean_over_the_pairs_own_items_is_the_default(signal):
-    own = patch_grid(signal, PAIRS, by="head", ablation="mean")
-    items = [(p, r) for p, a, b in PAIRS for r in (a, b)]
-    given = patch_grid(signal, PAIRS, by="head", ablation="mean", reference=items)
-    np.testing.assert_allclose(own.value, given.value, atol=1e-5)
-    assert own.provenance.parameters["reference"] is None
-    assert given.provenance.parameters["reference"] is not None
-
-
-@pytest.mark.parametrize("positions", ["final", "aligned", "all", (-2, None)])
-def test_resampling_is_seeded(signal, positions):
-    run = [patch_grid(signal, PAIRS, by="head", layers=[1], ablation="resample", seed=seed,
-                      positions=positions) for seed in (0, 0, 1)]  # fmt: skip
-    assert run[0].value.equals(run[1].value)
-    assert not run[0].value.equals(run[2].value)
-    assert run[0].provenance.seeds == (0,)
-    assert run[2].provenance.seeds == (1,)
-    assert run[0].value.notnull().all()
-
-
-def test_resampling_from_one_item_puts_its_activation_in_place(signal):
-    reference = [("Count.", "One, two and three.")]
-    grid = patch_grid(signal, PAIRS[:1], ablation="resample", reference=reference,
-                      components=["L1.mlp_out"])  # fmt: skip
-    value = signal.capture(reference, ["L1.mlp_out"])["L1.mlp_out"][0]
-    mlp, (prompt, a, b) = signal.trunk.model.model.layers[1].mlp, PAIRS[0]
-    s = signal.score([(prompt, a), (prompt, b)]).value.values
-    cut = [hooked(signal, (prompt, r), mlp, slice(None), value, -1) for r in (a, b)]
-    got = float(grid.value.sel(quantity="effect").squeeze())
-    assert got == pytest.approx((s[0] - s[1]) - (cut[0] - cut[1]), abs=2e-5)
-
-
 # Wrong use, and heads that read a mean
 
 
@@ -411,11 +337,6 @@ def test_no_pairs(signal):
 def test_wrong_options_say_what_to_do(signal, options, error, message):
     with pytest.raises(error, match=message):
         patch_grid(signal, PAIRS, **options)
-
-
-def test_resampling_within_one_lineage_is_refused(signal):
-    with pytest.raises(DataError, match="items of another lineage .* give reference="):
-        patch_grid(signal, PAIRS[:1], ablation="resample")
 
 
 def test_what_did_not_verify_is_refused_with_its_reason():

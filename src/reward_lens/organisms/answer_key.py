@@ -38,7 +38,7 @@ READINGS: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AnswerKey:
     """An organism with hand-set weights, pairs that show its rule, and the right answers.
 
