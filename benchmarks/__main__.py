@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     for result in measure(("small",) if quick else ("small", "medium")):
         sys.stderr.write(f"{result.measure} {result.subject}: {result.value:.3f}\n")
         results.append(result)
-    misses = judge(results)
+    misses = judge(results, ("medium",) if quick else ())
     sys.stdout.write(
         "CPU seconds of one thread; x = bare transformers forward over the same texts; models "
         f"with random weights\n\n{table(results)}\n\n"
@@ -63,8 +63,8 @@ def measure(shapes: tuple[str, ...]) -> Iterator[Result]:
     yield startup("import reward_lens", _IMPORT)
     yield startup("from_tiny", _FROM_TINY)
     for shape in shapes:
-        found = run("-m", "benchmarks.ratios", shape)
-        yield from (Result(**r) for r in found)
+        for part in ("benchmarks.ratios", "benchmarks.causal"):
+            yield from (Result(**r) for r in run("-m", part, shape))
     for call in ("bare", *CALLS):
         yield memory("small", call)
 

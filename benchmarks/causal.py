@@ -12,6 +12,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,13 +110,8 @@ def by_hand(bench: Bench) -> Iterator[Result]:
     """The component grid of one pair by a full forward per patch, and by batches of patches."""
     pairs = build_pairs(1, LENGTHS)
     for batch_tokens, said in ((1, "a forward per patch"), (BATCH_TOKENS, "patches batched")):
-
-        def call(batch_tokens: int = batch_tokens) -> Evidence:
-            return patch_grid(
-                bench.signal, pairs, direction="noise", executor="full forward",
-                batch_tokens=batch_tokens,
-            )  # fmt: skip
-
+        call = partial(patch_grid, bench.signal, pairs, direction="noise",
+                       executor="full forward", batch_tokens=batch_tokens)  # fmt: skip
         yield bench.ratio(f"grid component by hand, {said}", call, pairs, 1)
 
 
@@ -125,13 +121,8 @@ def other_positions(bench: Bench) -> Iterator[Result]:
         pairs = build_equal_pairs(2, TEXT, shared)
         found = patch_grid(bench.signal, pairs[:1], direction="noise", positions="aligned")
         patches = found.value.sizes["component"]
-
-        def call(pairs: Pairs = pairs) -> Evidence:
-            return patch_grid(
-                bench.signal, pairs, direction="noise", positions="aligned",
-                batch_tokens=BATCH_TOKENS,
-            )  # fmt: skip
-
+        call = partial(patch_grid, bench.signal, pairs, direction="noise", positions="aligned",
+                       batch_tokens=BATCH_TOKENS)  # fmt: skip
         # A floor is both sides of every pair: half of it is one forward of each run side.
         runs = interleave(call, bench.bare(pairs).score, 1)
         ((mine, floor),) = runs
@@ -146,31 +137,19 @@ def others(bench: Bench) -> Iterator[Result]:
     pairs, signal = build_pairs(4, LENGTHS), bench.signal
     options: dict[str, Any] = {"batch_tokens": BATCH_TOKENS}
     for by in ("component", "head"):
-
-        def estimate(by: str = by) -> Evidence:
-            return attribution_patching(
-                signal, pairs, by=by, direction="noise", sample=0, **options
-            )
-
-        yield bench.ratio(f"attribution patching {by}", estimate, pairs, REPEATS)
+        call = partial(attribution_patching, signal, pairs, by=by, direction="noise", sample=0,
+                       **options)  # fmt: skip
+        yield bench.ratio(f"attribution patching {by}", call, pairs, REPEATS)
     last = signal.meta.n_layers - 1
     senders = ["embed", "L0.attn_out", f"L{last // 2}.mlp_out"]
 
-    def paths() -> Evidence:
-        return path_effects(signal, pairs, senders=senders, direction="noise", **options)
-
+    paths = partial(path_effects, signal, pairs, senders=senders, direction="noise", **options)
     count = int(paths().value.sel(quantity="effect").notnull().sum()) / len(pairs)
     yield bench.ratio("path effects, a path", paths, pairs, REPEATS, per=count / 2)
-    direction = np.ones(signal.meta.width)
-
-    def doses() -> Evidence:
-        return concept_dose_response(signal, pairs, direction, **options)
-
+    doses = partial(concept_dose_response, signal, pairs, np.ones(signal.meta.width), **options)
     yield bench.ratio("dose-response, last layer", doses, pairs, REPEATS)
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    for result in measure(sys.argv[1]):
-        sys.stdout.write(json.dumps(asdict(result)) + "\n")
-        sys.stdout.flush()
+    sys.stdout.write(json.dumps([asdict(r) for r in measure(sys.argv[1])]) + "\n")

@@ -24,7 +24,7 @@ def targets(monkeypatch: pytest.MonkeyPatch) -> Any:
 def met(targets: Any) -> list[Any]:
     """One result for every target, each exactly at its limit."""
     return [
-        targets.Result(t.measure, "small", t.limit, t.limit, t.limit, t.unit, "")
+        targets.Result(t.measure, t.subject or "small", t.limit, t.limit, t.limit, t.unit, "")
         for t in targets.TARGETS.values()
     ]
 
@@ -37,6 +37,14 @@ def test_the_targets_are_the_promised_ones(targets: Any) -> None:
         "score_prefixes": (1.15, "x"),
         "lens": (1.15, "x"),
         "attribution": (1.15, "x"),
+        **{f"grid component, one direction, {n} pairs": (1.2, "x") for n in (4, 32)},
+        **{f"grid component, both directions, {n} pairs": (1.35, "x") for n in (4, 32)},
+        **{f"grid head, one direction, {n} pairs": (1.4, "x") for n in (4, 32)},
+        **{f"grid head, both directions, {n} pairs": (1.75, "x") for n in (4, 32)},
+        "grid at other positions, nothing shared": (0.65, "x"),
+        "grid at other positions, half the text shared": (0.4, "x"),
+        "path effects, a path": (1.0, "x"),
+        "dose-response, last layer": (1.2, "x"),
         "import reward_lens": (0.3, "s"),
         "from_tiny": (1.0, "s"),
     }
@@ -78,6 +86,16 @@ def test_a_miss_on_one_of_two_models_is_a_miss(targets: Any, met: list[Any]) -> 
 
 def test_a_target_without_a_result_is_a_miss(targets: Any, met: list[Any]) -> None:
     assert targets.judge(met[1:]) == ["score: was not measured"]
+
+
+def test_a_target_of_a_model_that_was_not_asked_for_is_not_missed(
+    targets: Any, met: list[Any]
+) -> None:
+    small = [r for r in met if r.subject == "small"]
+    assert targets.judge(small, ("medium",)) == []
+    assert len(targets.judge(small)) == len(met) - len(small) == 12
+    slow = targets.Result("dose-response, last layer", "small", 9.0, 9.0, 9.0, "x", "")
+    assert targets.judge([*met, slow]) == []
 
 
 def test_what_has_no_target_is_shown_and_not_judged(targets: Any, met: list[Any]) -> None:

@@ -29,7 +29,7 @@ def record(request):
     measured = {}
     failed, code = request.session.testsfailed, code_fingerprint()  # of the code that runs now
     yield measured
-    if request.session.testsfailed == failed and len(measured) == 6:
+    if request.session.testsfailed == failed and len(measured) == 8:
         body = {"code": code, "measured": measured}
         RECORD.write_text(json.dumps(body, indent=1, sort_keys=True) + "\n")
 
@@ -88,6 +88,18 @@ def test_the_two_norm_readings_disagree_by_most_of_the_network(signal, pairs, re
     assert table.loc["applied", "median_first"] == 5.5
     assert table.loc["frozen", "share_sign_change_after_first"] == pytest.approx(0.2)
     assert table.loc["applied", "share_sign_change_after_first"] == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize(("by", "layers"), [("component", None), ("head", [0, 15, 29])])
+def test_the_engine_is_the_full_forward(signal, pairs, record, by, layers):
+    options = {"by": by, "layers": layers}
+    fast = rl.patch_grid(signal, pairs[:2], **options)
+    slow = rl.patch_grid(signal, pairs[:2], executor="full forward", **options)
+    assert list(fast.tables["engine"]["executor"]) == ["tree row"]
+    effects = slow.value.sel(quantity="effect").values
+    gap = np.abs(fast.value.sel(quantity="effect").values - effects).max() / np.abs(effects).max()
+    record[f"engine gap by {by}, of the largest effect"] = float(f"{gap:.1e}")
+    assert gap <= 1e-5
 
 
 def test_it_conforms(signal):

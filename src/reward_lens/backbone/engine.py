@@ -27,7 +27,7 @@ from reward_lens.errors import AnatomyError
 FULL, TREE, JOINING = "full forward", "tree row", "joining batch"
 #: Largest gap to the full forward, in shares of the largest effect, in float32.
 TOLERANCE = 1e-5
-#: In half precision: that many times what the full forward differs from itself by batching.
+#: In half precision: that many times what a padded batch, or one rounding, changes of a clean state.
 _COARSE = 4.0
 _LENGTHS = (9, 7, 5)
 
@@ -183,8 +183,9 @@ def _gap(
         gaps.append(float((found - full).abs().max()))
         largest = max(largest, float((full - before).abs().max()))
         if trunk.dtype not in (torch.float32, torch.float64):
-            alone = run_full(trunk, encoded, item, runs, read_state, {}, 1).scores
-            noises.append(float((alone - full).abs().max()))
+            alone = run_full(trunk, encoded, item, [()], read_state, {}, 1).scores[0]
+            one = torch.finfo(trunk.dtype).eps * float(before.abs().max())
+            noises.append(max(one, float((alone - before).abs().max())))
     if largest == 0:
         raise AnatomyError("nothing that was tried changes the state that is read")
     return max(gaps) / largest, max(TOLERANCE, _COARSE * max(noises) / largest)
