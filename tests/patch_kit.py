@@ -46,12 +46,12 @@ def ids_item(seed: int, length: int) -> Item:
     return Item(ids=tuple(int(i) for i in ids))
 
 
-def clean_lot(signal: Any, items: Any, targets: Any, *, position: Any = None, **options: Any) -> Any:
+def clean_lot(signal: Any, items: Any, targets: Any, *, read: Any = None, **options: Any) -> Any:
     """All items in one lot, run clean, with the sources of the targets captured."""
     encoded = signal.encode(items)
     sites = list(dict.fromkeys(Target.parse(t).source for t in targets))
     return next(clean_runs(
-        signal, encoded, signal.read_index(encoded, position), signal.bound("reward", encoded),
+        signal, encoded, read or signal.read_index(encoded), signal.bound("reward", encoded),
         [list(range(len(encoded)))], sites, **options,
     ))  # fmt: skip
 

@@ -28,7 +28,13 @@ from reward_lens.instruments.paths import path_effects
 from reward_lens.instruments.token_maps import token_map
 from reward_lens.instruments.token_sources import source_attribution
 from reward_lens.instruments.view_gap import compare_views
-from reward_lens.organisms import ANSWER_KEYS
+from reward_lens.organisms import (
+    ANSWER_KEYS,
+    planted_head,
+    planted_neuron,
+    self_repair,
+    spread_rule,
+)
 
 ALL = [*INSTRUMENTS, *EVERYWHERE]
 LABELS = [i.label for i in ALL]
@@ -62,6 +68,15 @@ def test_instruments_find_nothing_in_a_null(name, form):
         names, found = found_on(instrument.label, name, form)
         planted = [names.index(n) for n in key.planted]
         assert np.abs(found[:, planted]).max() <= TOLERANCE, instrument.label
+
+
+@pytest.mark.parametrize("builder", [planted_neuron, planted_head, spread_rule, self_repair])
+def test_what_is_found_is_the_dose(builder):
+    key = builder(-2.5, n=2)
+    for instrument in (i for i in INSTRUMENTS if "path" not in i.label):
+        names, found = instrument.run(key)
+        said = mistakes(found, key.expected(instrument.reading, names), names, 2.5 * TOLERANCE)
+        assert not said, instrument.label
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda r: f"{r.key}, {r.component}")

@@ -124,19 +124,20 @@ def run_clean(
         def look(tensor: Tensor) -> None:
             value = tensor.detach()
             value = value if value.shape[:2] == shape else value.reshape(*shape, -1)
-            seen[key] = value if rows is None or isinstance(key, Tap) else rows(batch, value)
+            seen[key] = value if rows is None or key in routers else rows(batch, value)
 
         return look
 
     blocks = trunk.anatomy.blocks
-    groups = [{site_taps(trunk.anatomy, s)[0]: keeper(s)} for s in sites]
+    taps = {tap for site in sites for tap in site_taps(trunk.anatomy, site)}
+    groups = [{tap: keeper(tap)} for tap in taps]
     groups += [{trunk.anatomy.normed: keeper("normed")}]
-    groups += [{tap: keeper(tap)} for tap in routers.values()]
+    groups += [{tap: keeper(layer)} for layer, tap in routers.items()]
     given: dict[str, Any] = {}
     store = KeyStore()
     if keep:
-        groups += [{b.enter: keeper(k)} for k, b in enumerate(blocks)]
-        groups += [{blocks[-1].leave: keeper(len(blocks))}]
+        streams = [*(b.enter for b in blocks), blocks[-1].leave]
+        groups += [{tap: keeper(("stream", k))} for k, tap in enumerate(streams)]
         name = cache_argument(trunk)
         if name is None:
             raise AnatomyError("this trunk hands its keys to no cache")
@@ -144,11 +145,11 @@ def run_clean(
     with _recorded([b.enter.module for b in blocks] if keep else []) as calls:
         trunk.forward(batch, merge(*groups), **given)
     found.calls, found.kept = calls, store.kept
-    found.states = {s: seen[s] for s in sites}
+    found.states = {s: trunk.assemble(s, seen) for s in sites}
     found.normed = seen["normed"]
-    found.chosen = {layer: choices(seen[tap], shape) for layer, tap in routers.items()}
+    found.chosen = {layer: choices(seen[layer], shape) for layer in routers}
     if keep:
-        found.stream = [seen[k] for k in range(len(blocks) + 1)]
+        found.stream = [seen["stream", k] for k in range(len(blocks) + 1)]
     return found
 
 

@@ -27,7 +27,7 @@ from reward_lens.errors import AnatomyError
 FULL, TREE, JOINING = "full forward", "tree row", "joining batch"
 #: Largest gap to the full forward, in shares of the largest effect, in float32.
 TOLERANCE = 1e-5
-#: In half precision: that many times what a padded batch, or one rounding, changes of a clean state.
+#: In half precision: that many times what a padded batch, or one rounding, changes of a state.
 _COARSE = 4.0
 _LENGTHS = (9, 7, 5)
 

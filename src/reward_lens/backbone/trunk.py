@@ -185,7 +185,7 @@ class Trunk:
 
         self.forward(batch, merge(also or {}, {tap: keep(tap) for tap in wanted}))
         self._refuse_nonfinite(batch, seen[self.anatomy.normed], whole_rows=rows is None)
-        return {site: self._assemble(site, seen) for site in sites}
+        return {site: self.assemble(site, seen) for site in sites}
 
     def looked_at(self, batch: Batch, sites: Sequence[Site]) -> Tensor:
         """The trunk's output of a forward whose sites are looked at and left as they are."""
@@ -201,7 +201,8 @@ class Trunk:
         """The states that the head reads: ``[batch, length, width]``."""
         return self.capture(batch, [Site("final_norm")])[Site("final_norm")]
 
-    def _assemble(self, site: Site, seen: Mapping[Tap, Tensor]) -> Tensor:
+    def assemble(self, site: Site, seen: Mapping[Tap, Tensor]) -> Tensor:
+        """Make a site's tensor of those seen at its taps."""
         values = [seen[tap] for tap in site_taps(self.anatomy, site)]
         if site.kind == "resid_mid":
             return values[0] if len(values) == 1 else values[0] + values[1]

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from reward_lens.backbone import MEAN, Encoded, Encoder, Explanation, Site, Trunk
 from reward_lens.data import as_item, as_items
 from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence, Subject
+from reward_lens.signals.capturing import captured
 from reward_lens.signals.derivatives import differentiate
 from reward_lens.signals.identity import signal_fingerprint, signal_subject
 from reward_lens.signals.intervening import Intervention, intervened
@@ -362,20 +362,7 @@ class ClassifierRM:
         CapabilityError
             If ``position`` is neither.
         """
-        if position not in ("final", "all"):
-            raise CapabilityError(f"position={position!r}: choose 'final' or 'all'")
-        encoded = self.encode(items, truncate)
-        parsed = [Site.parse(s) for s in sites]
-        read = self.read_index(encoded) if position == "final" else None
-        rows: dict[str, list[Any]] = {str(s): [None] * len(encoded) for s in parsed}
-        for seen in self.sweep(encoded, parsed, read, batch_tokens=batch_tokens):
-            for site, tensor in seen.sites.items():
-                kept = seen.mean(tensor) if read is not None else tensor
-                for row, item, length in zip(kept, seen.index, seen.lengths, strict=True):
-                    rows[str(site)][item] = (
-                        row.clone() if read is not None else row[:length].clone()
-                    )
-        return {s: torch.stack(r) for s, r in rows.items()} if read is not None else dict(rows)
+        return captured(self, items, sites, position, truncate, batch_tokens)
 
     def gradient(
         self,
