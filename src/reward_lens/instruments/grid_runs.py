@@ -58,14 +58,14 @@ class GridScores:
         lost = self.score[:, None, None] - self.changed
         n = len(lost) // 2
         each = {"noise": lost[:n], "denoise": gained[n:], ABLATION: lost[:n] + gained[n:]}
-        return np.stack([each[d] for d in directions])
+        return np.stack([each[d] for d in directions]) + 0.0  # no negative zeros
 
     def flipped(self, directions: tuple[str, ...]) -> Floats:
         """Router choices that changed: ``[direction, pair, target, column]``."""
         n = len(self.flips) // 2
         noise, denoise = self.flips[:n], self.flips[n:]
         each = {"noise": noise, "denoise": denoise, ABLATION: noise + denoise}
-        return np.stack([each[d] for d in directions])
+        return np.stack([each[d] for d in directions]) + 0.0  # no negative zeros
 
     def engine_table(self) -> pd.DataFrame:
         """One row: what ran, how often, and what it cost."""

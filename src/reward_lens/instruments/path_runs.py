@@ -72,7 +72,7 @@ class PathRuns:
         """``[direction, pair, sender, 1 + receiver]``."""
         n = len(self.sides.pairs)
         each = {"noise": -self.moved[:n], "denoise": self.moved[n:]}
-        return np.stack([each[d] for d in self.plan.directions])
+        return np.stack([each[d] for d in self.plan.directions]) + 0.0  # no negative zeros
 
     def run(
         self, whole: bool, executor: str | None, batch_tokens: int, progress: Progress | None
