@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.targets import CALLS, MEMORY_PAIRS, Result, judge, table
+from benchmarks.targets import MEMORY_CALLS, MEMORY_PAIRS, Result, judge, table
 
 ROOT = Path(__file__).resolve().parent.parent
 STARTS = 5
@@ -65,7 +65,7 @@ def measure(shapes: tuple[str, ...]) -> Iterator[Result]:
     for shape in shapes:
         for part in ("benchmarks.ratios", "benchmarks.causal"):
             yield from (Result(**r) for r in run("-m", part, shape))
-    for call in ("bare", *CALLS):
+    for call in ("bare", *MEMORY_CALLS):
         yield memory("small", call)
 
 

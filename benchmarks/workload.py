@@ -17,7 +17,7 @@ from transformers.models.llama.modeling_llama import LlamaForSequenceClassificat
 
 from reward_lens.backbone.gpt2_vocabulary import END_OF_TEXT, vocabulary, vocabulary_and_merges
 from reward_lens.data import Item, Pair, Pairs
-from reward_lens.instruments import attribution, lens
+from reward_lens.instruments import attribution, lens, patch_grid
 from reward_lens.signals import ClassifierRM
 
 VOCABULARY = 32_000
@@ -137,13 +137,14 @@ class Bare:
 
 
 def calls(signal: ClassifierRM, pairs: Pairs) -> dict[str, Work]:
-    """What is measured, by the names of :data:`benchmarks.targets.CALLS`."""
+    """What is measured, by name; see :mod:`benchmarks.targets`."""
     items = [*pairs.chosen, *pairs.rejected]
     return {
         "score": lambda: signal.score(items, batch_tokens=BATCH_TOKENS),
         "score_prefixes": lambda: signal.score_prefixes(items, batch_tokens=BATCH_TOKENS),
         "lens": lambda: lens(signal, pairs, batch_tokens=BATCH_TOKENS),
         "attribution": lambda: attribution(signal, pairs, batch_tokens=BATCH_TOKENS),
+        "patch_grid": lambda: patch_grid(signal, pairs, batch_tokens=BATCH_TOKENS),
     }
 
 

@@ -48,7 +48,7 @@ def test_the_targets_are_the_promised_ones(targets: Any) -> None:
         "import reward_lens": (0.3, "s"),
         "from_tiny": (1.0, "s"),
     }
-    assert set(memory) == {f"memory {call}" for call in targets.CALLS}
+    assert set(memory) == {f"memory {call}" for call in targets.MEMORY_CALLS}
     assert targets.MEMORY_PAIRS == (128, 512)
 
 
