@@ -6,6 +6,8 @@ forward what a list of edits says.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -152,6 +154,79 @@ def _after(one: Change, channels: slice) -> Any:
         return _edit(out, one, channels)
 
     return hook
+
+
+@contextmanager
+def edited(module: Any, edit: Any, *, output: bool = False) -> Iterator[None]:
+    """A module's input, or output, passed through ``edit`` as long as the block lasts."""
+
+    def after(_, __, out):
+        return (edit(out[0]), *out[1:]) if isinstance(out, tuple) else edit(out)
+
+    if output:
+        handle = module.register_forward_hook(after)
+    else:
+        handle = module.register_forward_pre_hook(lambda _, args: (edit(args[0]), *args[1:]))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@torch.no_grad()
+def plain_reception(model: Any, ids: Any, receptions: Any, changes: Any = ()) -> float:
+    """The score of a llama one of whose receivers reads another stream.
+
+    The modules that read the stream are given another input; what the receiver makes of it is noted
+    and put in place in a second forward. Receptions are made one after the other, each with the
+    earlier ones' writes in place; ``changes`` are ``(module, edit, whether of its output)``.
+    """
+    layers, done = model.model.layers, list(changes)
+    for one in receptions:
+        block, r = layers[one.receiver.layer], one.receiver
+        attn = r.role == "attn"
+        norm = block.input_layernorm if attn else block.post_attention_layernorm
+        given, seen = [], []
+        with ExitStack() as stack:
+            for module, edit, output in done:
+                stack.enter_context(edited(module, edit, output=output))
+            watch = norm.register_forward_pre_hook(lambda _, args, kept=given: kept.append(args))
+            model(input_ids=ids)
+            watch.remove()
+            stream = given[0][0].clone()
+            stream[0, list(one.at)] += one.delta
+            changed = norm.forward(stream)
+            readers = [getattr(block.self_attn, f"{p}_proj") for p in r.part or "qkv"]
+            for module in readers if attn else [block.mlp]:
+                stack.enter_context(edited(module, lambda x, new=changed: new))
+            mixed = block.self_attn.o_proj
+            watch = (
+                mixed.register_forward_pre_hook(lambda _, args, kept=seen: kept.append(args[0]))
+                if attn
+                else block.mlp.register_forward_hook(lambda *a, kept=seen: kept.append(a[-1]))
+            )
+            model(input_ids=ids)
+            watch.remove()
+        if not attn:
+            done.append((block.mlp, lambda _, new=seen[0]: new, True))
+        elif r.head is None:
+            done.append((mixed, lambda _, new=seen[0]: new, False))
+        else:
+            done.append((mixed, _slice(r.head, seen[0]), False))
+    with ExitStack() as stack:
+        for module, edit, output in done:
+            stack.enter_context(edited(module, edit, output=output))
+        return float(model(input_ids=ids).logits[0, 0])
+
+
+def _slice(head: int, new: Any) -> Any:
+    def edit(x):
+        width = x.shape[-1] // 4
+        out, mine = x.clone(), slice(head * width, (head + 1) * width)
+        out[..., mine] = new[..., mine]
+        return out
+
+    return edit
 
 
 def grain(signal: Any, items: Any) -> float:

@@ -122,7 +122,8 @@ def run_clean(
 
     def keeper(key: Any) -> Handler:
         def look(tensor: Tensor) -> None:
-            value = tensor.detach()
+            # Where all rows are kept, a copy: some models add to a tensor in place later on.
+            value = tensor.detach().clone() if rows is None else tensor.detach()
             value = value if value.shape[:2] == shape else value.reshape(*shape, -1)
             seen[key] = value if rows is None or key in routers else rows(batch, value)
 

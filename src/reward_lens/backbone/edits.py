@@ -203,11 +203,18 @@ class Reception:
 Run = Sequence[Change | Reception]
 
 
-def prepared(anatomy: Anatomy, run: Run, n_tokens: int) -> Run:
+def prepared(anatomy: Anatomy, run: Run, n_tokens: int, until: int | None = None) -> Run:
     """A run as it can be executed: checked, and without what changes nothing.
 
     Several inputs of one head are joined into one reception: what the head makes of them is made of
     all together.
+
+    Parameters
+    ----------
+    n_tokens : int
+        Of the item.
+    until : int, optional
+        The last token that matters; changes of later ones are left out.
 
     Raises
     ------
@@ -221,6 +228,7 @@ def prepared(anatomy: Anatomy, run: Run, n_tokens: int) -> Run:
     receptions: dict[Receiver, int] = {}
     for part in run:
         _check(anatomy, part, n_tokens)
+        part = part if until is None else _before(part, until)
         if not part.at:
             continue
         if isinstance(part, Reception):
@@ -253,6 +261,16 @@ def _check(anatomy: Anatomy, part: Change | Reception, n_tokens: int) -> None:
             f"{name}: a change of {len(part.at)} tokens has a value of shape "
             f"({len(part.at)}, {width}), not {tuple(value.shape)}"
         )
+
+
+def _before(part: Change | Reception, until: int) -> Change | Reception:
+    kept = [k for k, token in enumerate(part.at) if token <= until]
+    at = tuple(part.at[k] for k in kept)
+    if len(at) == len(part.at):
+        return part
+    if isinstance(part, Change):
+        return replace(part, at=at, value=part.value[kept])
+    return replace(part, at=at, delta=part.delta[kept])
 
 
 def _joined(one: Change | Reception, other: Reception) -> Reception:

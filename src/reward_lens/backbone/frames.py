@@ -56,14 +56,9 @@ class Frame:
         return counts if self.tree else counts.sum(-1)[None]
 
     def place(self, row: int, lane: int, change: Change) -> Placed:
-        """A change of one row's lane, in the call's coordinates."""
+        """A change of one row's lane, at tokens up to the read one, in the call's coordinates."""
         if self.tree:
             return Placed(row, (lane,), change)
-        # What comes after the read token changes nothing that is read.
-        kept = [k for k, token in enumerate(change.at) if token <= self.read[0]]
-        if len(kept) < len(change.at):
-            at = tuple(change.at[k] for k in kept)
-            change = replace(change, at=at, value=change.value[kept])
         return Placed(lane, tuple(token - self.start for token in change.at), change)
 
     def lane_of(self, placed: Placed) -> int:

@@ -60,7 +60,7 @@ def score_gradients(
     batch : Batch
     sites : sequence of Site
         Those that are seen in one place, in the coordinates in which they are replaced: the
-        ``source`` of a :class:`~reward_lens.backbone.edits.Target`.
+        ``source`` of a :class:`~reward_lens.backbone.edits.Target`. None: scores only.
     score : callable
         Maps the batch and the trunk's normed states ``[batch, length, width]`` to one number a row.
     embedded : Tensor, optional
@@ -103,7 +103,10 @@ def score_gradients(
         with torch.enable_grad():
             rows = score(batch, normed[0].reshape(*shape, -1))
             order = list(taps.values())
-            found = torch.autograd.grad(rows.sum(), [nodes[t] for t in order], allow_unused=True)
+            found: tuple[Tensor | None, ...] = ()
+            if order:
+                wanted = [nodes[t] for t in order]
+                found = torch.autograd.grad(rows.sum(), wanted, allow_unused=True)
     values, slopes = {}, {}
     for site, tap, slope in zip(taps, order, found, strict=True):
         values[site] = nodes[tap].detach().reshape(*shape, -1)
@@ -114,6 +117,10 @@ def score_gradients(
 
 
 def _place(anatomy: Anatomy, site: Site) -> Tap:
+    if site.kind == "head_out":  # made of what is seen at other places
+        raise AnatomyError(
+            f"{site} is not one tensor of the forward: ask for L{site.layer}.head_in"
+        )
     taps = site_taps(anatomy, site)
     if len(taps) > 1 or Target(site).source != site:
         raise AnatomyError(

@@ -8,7 +8,7 @@ values that its attention is handed: a second row, with the stream as it is, giv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -20,9 +20,9 @@ from reward_lens.backbone.edits import Change, Placed, Receiver, Reception, Targ
 from reward_lens.backbone.key_store import KeyStore, cache_argument
 from reward_lens.backbone.site_taps import site_taps
 from reward_lens.backbone.sites import Site
-from reward_lens.backbone.taps import merge
+from reward_lens.backbone.taps import Handler, Tap, merge
 from reward_lens.backbone.trunk import Trunk
-from reward_lens.errors import AnatomyError, CapabilityError
+from reward_lens.errors import AnatomyError, CapabilityError, RewardLensError
 
 
 def check_receiver(anatomy: Anatomy, receiver: Receiver) -> None:
@@ -107,27 +107,48 @@ def received(
     shape = (len(rows), batch.ids.shape[1])
     source = now[0][1].receiver.target.source
     sources = {r.receiver.target.source for _, r in now}
-    seen: dict[Site, list[Tensor]] = {s: [] for s in sources}
-    looks = {site_taps(anatomy, s)[0]: seen[s].append for s in sources}
+    seen: dict[Site, Tensor] = {}
+    looks = watch_writes(anatomy, sources, seen)
     given = _routed(trunk, [r for _, r in now], source.layer or 0) if parts else {}
     at = torch.tensor(rows, device=batch.ids.device)
     wide = replace(batch, index=batch.index[rows], items=tuple(batch.items[k] for k in rows),
                    types=None if batch.types is None else batch.types[at],
                    **{k: getattr(batch, k)[at] for k in _FIELDS})  # fmt: skip
-    trunk.forward(wide, merge(edit_handlers(anatomy, edits, shape), looks), **given)
+    try:
+        trunk.forward(wide, merge(edit_handlers(anatomy, edits, shape), looks), **given)
+    except _OTHER_CACHE as error:
+        if given and not isinstance(error, RewardLensError):
+            raise _no_parts(now[0][1].receiver) from error
+        raise
     if any(isinstance(v, KeyStore) and not v.routed for v in given.values()):
         raise _no_parts(now[0][1].receiver)
     found = []
     for k, (row, r) in enumerate(now):
         own = own_row(k, n, r.receiver.part)
-        tensor = seen[r.receiver.target.source][0].reshape(*shape, -1)[own]
+        tensor = seen[r.receiver.target.source].reshape(*shape, -1)[own]
         first = min(r.at) if anatomy.causal else 0
         columns = tuple(range(first, shape[1]))
-        value = r.receiver.target.of(tensor, anatomy)[first:].clone()
+        value = r.receiver.target.of(tensor, anatomy)[first:]
         found.append(Placed(row, columns, Change(r.receiver.target, columns, value)))
     return found
 
 
+def watch_writes(
+    anatomy: Anatomy, sources: Iterable[Site], seen: dict[Site, Tensor]
+) -> dict[Tap, Handler]:
+    """Handlers that copy the tensors at sites: some models add to them in place later on."""
+
+    def keep(site: Site) -> Handler:
+        def look(tensor: Tensor) -> None:
+            seen[site] = tensor.clone()
+
+        return look
+
+    return {site_taps(anatomy, site)[0]: keep(site) for site in sources}
+
+
+#: What a model raises that wants another cache than it is given.
+_OTHER_CACHE = (AttributeError, IndexError, KeyError, NotImplementedError, TypeError, ValueError)
 _FIELDS = ("ids", "mask", "positions", "offset", "lengths")
 
 
@@ -165,6 +186,6 @@ def _routed(trunk: Trunk, receptions: Sequence[Reception], layer: int) -> dict[s
 def _no_parts(receiver: Receiver) -> CapabilityError:
     whole = replace(receiver, part=None)
     return CapabilityError(
-        f"{receiver}: this trunk's attention hands its keys and values to no cache, so a head's "
-        f"query, key and value cannot be told apart; ask for the whole head, {whole}"
+        f"{receiver}: this trunk hands its keys and values to no cache, or to one of its own, so a "
+        f"head's query, key and value cannot be told apart; ask for the whole head, {whole}"
     )

@@ -20,9 +20,8 @@ from reward_lens.backbone.clean_run import MASK, TOKENS, CleanRun, Layout
 from reward_lens.backbone.edits import Change, Placed, Reception, Run, Target, edit_handlers
 from reward_lens.backbone.frames import Frame
 from reward_lens.backbone.key_store import JoinedKeys
-from reward_lens.backbone.receiving import own_row, reading_change, routes
+from reward_lens.backbone.receiving import own_row, reading_change, routes, watch_writes
 from reward_lens.backbone.routers import choices
-from reward_lens.backbone.site_taps import site_taps
 from reward_lens.backbone.sites import Site
 from reward_lens.backbone.taps import Handler, Tap, attach, merge
 from reward_lens.backbone.tracing import pick, put
@@ -180,17 +179,17 @@ class Replay:
             each.append((row, lane, k, r))
             edits.append(frame.place(row, k, reading_change(anatomy, r)))
         sources = {r.receiver.target.source for _, _, r in mine}
-        seen: dict[Site, list[Tensor]] = {s: [] for s in sources}
-        looks = {site_taps(anatomy, s)[0]: seen[s].append for s in sources}
+        seen: dict[Site, Tensor] = {}
+        looks = watch_writes(anatomy, sources, seen)
         shape = _shape(sub)
         handlers = merge(edit_handlers(anatomy, edits, shape), looks)
         self._call(layer, sub, handlers, routes([r for _, _, r in mine]) if parts else None)
         found = []
         for row, lane, k, r in each:
             own = own_row(k, n, r.receiver.part)
-            tensor = seen[r.receiver.target.source][0].reshape(*shape, -1)
+            tensor = seen[r.receiver.target.source].reshape(*shape, -1)
             at, value = frame.written(tensor, row, own, min(r.at))
-            change = Change(r.receiver.target, at, r.receiver.target.of(value, anatomy).clone())
+            change = Change(r.receiver.target, at, r.receiver.target.of(value, anatomy))
             found.append(frame.place(row, lane, change))
         return found
 

@@ -179,7 +179,9 @@ class Trunk:
             def handle(tensor: Tensor) -> None:
                 if tensor.shape[:2] != batch.ids.shape:  # some modules see all tokens in one row
                     tensor = tensor.reshape(*batch.ids.shape, -1)
-                seen[tap] = (rows(batch, tensor) if rows is not None else tensor).detach()
+                # A copy: some models add to a tensor in place later on.
+                kept = tensor.clone() if rows is None else rows(batch, tensor)
+                seen[tap] = kept.detach()
 
             return handle
 

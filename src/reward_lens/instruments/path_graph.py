@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reward_lens.backbone import Anatomy, Receiver, Site, Target, check_receiver, write_sites
+from reward_lens.backbone.anatomy import StreamNorm, Sum
 from reward_lens.errors import AnatomyError, CapabilityError
 
 READOUT = "readout"
@@ -145,6 +146,12 @@ def refuse_impossible(anatomy: Anatomy, senders: Sequence[Target], ends: Sequenc
                 )
 
 
+def _is_carried(step: Sum | StreamNorm) -> bool:
+    """Whether a step scales the stream itself; a fitted factor is 1 to its own rounding."""
+    carry = step.carry if isinstance(step, Sum) else None
+    return carry is not None and bool(((carry - 1).abs() > 1e-6).any())
+
+
 def refuse_normed_stream(anatomy: Anatomy) -> None:
     """Path effects need a stream that is only added to.
 
@@ -157,8 +164,7 @@ def refuse_normed_stream(anatomy: Anatomy) -> None:
     """
     write_sites(anatomy)
     for layer, block in enumerate(anatomy.blocks):
-        carried = [s for s in block.steps if getattr(s, "carry", None) is not None]
-        if block.norms or carried:
+        if block.norms or any(map(_is_carried, block.steps)):
             raise CapabilityError(
                 f"path_effects: layer {layer} {'norms' if block.norms else 'scales'} the stream "
                 f"itself, so what a component wrote before does not reach what comes after as it "

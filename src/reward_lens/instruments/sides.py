@@ -30,6 +30,13 @@ class Sides:
         encoded = signal.encoder.encode([*pairs.chosen, *pairs.rejected], truncate)
         return cls(pairs, encoded, signal.read_index(encoded, position))
 
+    def identical(self, pair: int) -> bool:
+        """Whether the trunk is given the same for both sides of a pair."""
+        a, b = self.encoded[pair], self.encoded[len(self.pairs) + pair]
+        if a.types is None or b.types is None:
+            return a.types is b.types and np.array_equal(a.ids, b.ids)
+        return np.array_equal(a.ids, b.ids) and np.array_equal(a.types, b.types)
+
     def split(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Turn ``[2n, ...]`` into ``[3, n, ...]``: chosen, rejected, margin."""
         n = len(self.pairs)

@@ -113,9 +113,12 @@ def ablate(
     """
     if how not in ABLATIONS:
         raise CapabilityError(f"how={how!r}: choose one of {', '.join(ABLATIONS)}")
-    items = () if reference is None else tuple(as_items(reference))
-    if how != "zero" and not items:
+    given = [] if reference is None else list(reference)
+    if how != "zero" and not given:
         raise DataError(f"ablate(how={how!r}) takes its values from reference items: give some")
+    if how == "zero" and given:
+        raise DataError("ablate(how='zero') takes no reference: choose 'mean' or 'resample'")
+    items = tuple(as_items(given)) if given else ()
     return Intervention(Target.parse(site), _position(position), how, None, items, seed)
 
 

@@ -117,11 +117,7 @@ class CleanItems:
         NumericsError
             If a score is not finite; names the item and what was changed.
         """
-        anatomy = self.signal.trunk.anatomy
-        ready = {
-            item: [prepared(anatomy, run, len(self.encoded[item].ids)) for run in runs]
-            for item, runs in wanted.items()
-        }
+        ready = {i: [self._prepared(i, run) for run in runs] for i, runs in wanted.items()}
         found = self._found(ready)
         for item, out in found.items():
             bad = np.flatnonzero(~np.isfinite(out.scores))
@@ -135,12 +131,24 @@ class CleanItems:
                 )
         return found
 
+    def _prepared(self, item: int, run: Run) -> Run:
+        """A run without what cannot reach the read token; with all of it for a full forward."""
+        until = None if self.executor == FULL else self._until(item)
+        return prepared(self.signal.trunk.anatomy, run, len(self.encoded[item].ids), until)
+
+    def _until(self, item: int) -> int | None:
+        """The last token that matters to an item's score; ``None`` if all do."""
+        read = self.read[item]
+        return read if self.signal.trunk.anatomy.causal and read != MEAN else None
+
     def _found(self, wanted: Mapping[int, Sequence[Run]]) -> dict[int, Outcome]:
         """The outcomes of runs that can be executed."""
         found = {
             item: Outcome(np.full(len(runs), np.nan), np.zeros(len(runs), dtype=np.int64))
             for item, runs in wanted.items()
         }
+        for item, runs in wanted.items():
+            found[item].scores[[k for k, run in enumerate(runs) if not run]] = self.score[item]
         tree: dict[object, list[tuple[int, list[int]]]] = {}
         for item, runs in wanted.items():
             places = [self._place(item, run) for run in runs]
@@ -157,16 +165,18 @@ class CleanItems:
             self._tree(group, wanted, found)
         return found
 
-    def _place(self, item: int, run: Run) -> str | int:
-        """``FULL``, ``TREE``, or the first changed token for a joining batch."""
+    def _place(self, item: int, run: Run) -> str | int | None:
+        """``FULL``, ``TREE``, the first changed token for a joining batch; ``None``: no run."""
         read = self.read[item]
+        if not run:
+            return None
         if self.executor == FULL or read == MEAN or self._where[item][0].kept == {}:
             return FULL
         at = {token for part in run for token in part.at}
         if at <= {read} and self.engine.offers(TREE) and self.executor != JOINING:
             return TREE
         if self.whole and self.engine.offers(JOINING):
-            return min(at, default=read)
+            return min(at)
         return FULL
 
     def _tree(
@@ -200,11 +210,8 @@ class CleanItems:
         self, item: int, start: int, runs: Sequence[Run], which: list[int], found: Outcome
     ) -> None:
         clean, row = self._where[item]
-        if start > self.read[item]:  # later tokens change nothing that is read
-            found.scores[which] = self.score[item]
-            return
         frame = Frame(False, (row,), (self.read[item],), start)
-        which = sorted(which, key=lambda k: min((p.first_block for p in runs[k]), default=0))
+        which = sorted(which, key=lambda k: min(p.first_block for p in runs[k]))
         per = max(1, self.batch_tokens // (self.read[item] + 1 - start))
         for a in range(0, len(which), per):
             some = which[a : a + per]
@@ -226,16 +233,15 @@ class CleanItems:
     def _full(self, item: int, runs: Sequence[Run], which: list[int], found: Outcome) -> None:
         if not which:
             return
-        trunk, read = self.signal.trunk, self.read[item]
         out = run_full(
-            trunk,
+            self.signal.trunk,
             self.encoded,
             item,
             [runs[k] for k in which],
             partial(read_scores, self.readout, self.read),
             self.engine.routers,
             self.batch_tokens,
-            until=read if trunk.anatomy.causal and read != MEAN else None,
+            until=self._until(item),
         )
         found.scores[which], found.flips[which] = out.scores.numpy(), out.flips.numpy()
         self.forwards += out.forwards
