@@ -5,31 +5,26 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
-import pandas as pd
-import xarray as xr
 
+from reward_lens.audit_checks import batch_effect, conformance_evidence
+from reward_lens.audit_plan import Job, Plan
 from reward_lens.data import Pairs, as_pairs
-from reward_lens.errors import AnatomyError, CapabilityError, DataError, NumericsError
-from reward_lens.evidence import Evidence, Units
-from reward_lens.instruments import (
-    attribution,
-    lens,
-    preference,
-    source_attribution,
-    token_curves,
-)
-from reward_lens.signals import Capability, ClassifierRM, ConformanceReport, run_conformance
+from reward_lens.errors import CapabilityError, DataError, RewardLensError, TokenizeError
+from reward_lens.evidence import Evidence
+from reward_lens.instruments import Concept, preference
+from reward_lens.instruments.labelled import as_labelled
+from reward_lens.signals import ClassifierRM, ConformanceReport, run_conformance
 from reward_lens.signals.classifier import BATCH_TOKENS
-from reward_lens.signals.identity import observation
 
 SAMPLE = 300
 SHOWN = 12
-#: Longest side of a pair whose text is shown, in tokens: the page stays under 500 kB.
-SHOWN_TOKENS = 300
+#: Longest side of a pair whose text is shown, and all shown texts together, in tokens: the page
+#: stays under 500 kB.
+SHOWN_TOKENS, SHOWN_IN_ALL = 200, 1400
 
 
 class Reporter(Protocol):
@@ -90,14 +85,21 @@ class Audit:
         """Whether conformance held and every instrument that was asked for ran."""
         return self.conformance.passed and not self.missing
 
+    @property
+    def forwards(self) -> float:
+        """What was spent on instruments, in forwards of one item; without conformance."""
+        return sum(e.provenance.cost_forwards for e in self.evidence.values())
+
 
 def audit(
     signal: ClassifierRM,
     pairs: Any,
     *,
     sample: int = SAMPLE,
+    causal_sample: int | None = None,
     seed: int = 0,
     parts: Mapping[str, Sequence[str]] | None = None,
+    concept: Any = None,
     truncate: str = "error",
     readout: str | None = None,
     batch_tokens: int = BATCH_TOKENS,
@@ -112,8 +114,17 @@ def audit(
     sample : int
         Scores are taken on all pairs; lens and attribution on a seeded, subset-stratified sample of
         this size.
+    causal_sample : int, optional
+        Pairs of that sample on which activations are patched; paths and gradients on half of them.
+        64 by default, and fewer (said in the notes) on a trunk where every patch is a whole
+        forward; with a number given here it is taken whatever that costs.
+    seed : int
+        Of the samples.
     parts : mapping of str to sequence of ids, optional
         Groups (train and test, say) whose accuracies are reported apart.
+    concept : optional
+        What the dose-response is to be measured of, as
+        :func:`~reward_lens.concept_dose_response` takes it; left out without one.
     truncate : {"error", "left", "right"}
         Under ``"error"``, pairs with a side longer than the model reads are left out and named.
     readout : str, optional
@@ -126,7 +137,10 @@ def audit(
     Raises
     ------
     DataError
-        If no pair remains, or a part names an id that is not among the pairs.
+        If no pair remains, a sample is below 1, a part names an id that is not among the pairs, or
+        the concept cannot be read.
+    TokenizeError
+        If an item of the concept is too long.
     """
     told = reporter or Silent()
     every = as_pairs(pairs)
@@ -134,64 +148,71 @@ def audit(
         parts = {name: part.ids for name, part in every.split(parts).items()}
     chosen = readout or signal.default_readout
     signal.readout(chosen)  # an unknown one is refused before any work
+    if causal_sample is not None and causal_sample < 1:
+        raise DataError(f"causal_sample={causal_sample}: patch at least one pair")
+    concept = _read_concept(signal, concept, truncate)
     given, left_out = fitting_pairs(signal, every, truncate)
+    some = given.sample(sample, seed)
     with told.stage("conformance", 1) as done:
         conformance = run_conformance(signal)
         done(1)
     options: dict[str, Any] = {"readout": chosen, "truncate": truncate}
     options["batch_tokens"] = batch_tokens
     evidence = {"conformance": conformance_evidence(signal, conformance)}
-    missing: dict[str, str] = {}
-    notes: list[str] = []
     with told.stage("scores", 2 * len(given)) as done:
         scores = preference(signal, given, parts=parts, progress=done, **options)
         evidence["preference"] = scores
-    some = given.sample(sample, seed)
-    shown = _worth_showing(given, scores)
-    jobs, not_offered = _jobs(signal, some, shown)
-    for name, subset, run in jobs:
-        with told.stage(name, 2 * len(subset)) as done:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", UserWarning)
-                try:
-                    evidence[name] = run(signal, subset, progress=done, **options)
-                except CapabilityError as error:
-                    not_offered[name] = str(error)
-                except (AnatomyError, NumericsError) as error:
-                    missing[name] = str(error)  # the rest of the audit stands without it
-            notes.extend(f"{name}: {w.message}" for w in caught)
+    found = Audit(conformance, evidence, given, _worth_showing(given, scores), left_out)
+    notes: list[str] = []
+    for job in Plan(signal, some, found.shown, causal_sample, seed, concept).jobs():
+        notes += _run(job, signal, found, told, options)
     if signal.meta.dtype != "float32":
         with told.stage("batch effect", 2 * len(some)) as done:
             evidence["batch_effect"] = batch_effect(signal, some, scores, **options)
             done(2 * len(some))
-    return Audit(conformance, evidence, given, shown, left_out, missing, not_offered, tuple(notes))
+    return replace(found, notes=tuple(notes))
 
 
-Job = tuple[str, Pairs, Callable[..., Evidence]]
+def _run(
+    job: Job, signal: ClassifierRM, found: Audit, told: Reporter, options: dict[str, Any]
+) -> list[str]:
+    """Run one instrument and keep what it gave, or why it gave nothing; returns notes."""
+    if job.lacks:
+        found.not_offered[job.name] = job.lacks
+        return []
+    unmet = [name for name in job.needs if name not in found.evidence]
+    if unmet:
+        failed = any(name in found.missing for name in unmet)
+        why = f"it takes {' and '.join(unmet)}, which did not run"
+        (found.missing if failed else found.not_offered)[job.name] = why
+        return []
+    with (
+        told.stage(job.name, 2 * len(job.pairs)) as done,
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always", UserWarning)
+        try:
+            found.evidence[job.name] = job.run(
+                signal, job.pairs, found.evidence, progress=done, **options
+            )
+        except CapabilityError as error:
+            found.not_offered[job.name] = str(error)
+        except RewardLensError as error:
+            found.missing[job.name] = str(error)  # the rest of the audit stands without it
+    return [*([job.note] if job.note else []), *(f"{job.name}: {w.message}" for w in caught)]
 
 
-def _jobs(signal: ClassifierRM, some: Pairs, shown: Pairs) -> tuple[list[Job], dict[str, str]]:
-    """The instruments that this signal's trunk and head allow, and why not the others."""
-    anatomy = signal.trunk.anatomy
-    reasons = "; ".join(dict.fromkeys(anatomy.missing.values())) or "nothing was verified"
-    by_head = signal.meta.granularity == "head"
-    averaged = anatomy.head.pool in ("mean", "late") or signal.meta.position == "mean"
-    no_sources = "the head reads the mean over tokens" if averaged else ""
-    wanted: list[tuple[Job, str]] = [
-        (("lens", some, lens), "" if anatomy.blocks else reasons),
-        (("attribution", some, attribution), "" if anatomy.adds_up else reasons),
-        (("attribution_heads", some, _by_head), "" if by_head else reasons),
-        (
-            ("token_curves", shown, token_curves),
-            "" if Capability.PREFIX_SCORES in signal.caps else "the trunk is not causal",
-        ),
-        (("source_attribution", shown, source_attribution), no_sources if by_head else reasons),
-    ]
-    return [job for job, why in wanted if not why], {j[0]: why for j, why in wanted if why}
-
-
-def _by_head(signal: ClassifierRM, pairs: Pairs, **options: Any) -> Evidence:
-    return attribution(signal, pairs, by="head", **options)
+def _read_concept(signal: ClassifierRM, concept: Any, truncate: str) -> Any:
+    """A concept that can be fitted, before any work; ready directions stay as they are."""
+    if concept is None or isinstance(concept, Concept) or hasattr(concept, "shape"):
+        return concept
+    labelled = as_labelled(concept)
+    labelled.refuse_fewer_than(2)
+    try:
+        signal.encode(labelled.items, truncate)
+    except TokenizeError as error:
+        raise TokenizeError(f"the concept: {error}") from error
+    return labelled
 
 
 def fitting_pairs(
@@ -224,89 +245,27 @@ def fitting_pairs(
     return (pairs.select(kept) if left_out else pairs), left_out
 
 
-def conformance_evidence(signal: ClassifierRM, report: ConformanceReport) -> Evidence:
-    """The conformance table as evidence: value bool ``[check]``."""
-    names = [c.name for c in report.checks]
-    return observation(
-        signal,
-        "conformance",
-        value=xr.DataArray(
-            np.array([c.passed for c in report.checks]),
-            dims=("check",),
-            coords={"check": names},
-            name="passed",
-        ),
-        data="built-in probes",
-        readout=signal.readout(),
-        position=None,
-        units=Units.SHARE,
-        parameters={},
-        cost=0.0,
-        tables={
-            "checks": pd.DataFrame(
-                {
-                    "check": names,
-                    "passed": [c.passed for c in report.checks],
-                    "measured": [c.measured for c in report.checks],
-                    "allowed": [c.allowed for c in report.checks],
-                    "meaning": [c.meaning for c in report.checks],
-                }
-            )
-        },
-    )
-
-
-def batch_effect(signal: ClassifierRM, pairs: Pairs, scores: Evidence, **options: Any) -> Evidence:
-    """How much a score in half precision depends on what else is in the batch.
-
-    Parameters
-    ----------
-    scores : Evidence
-        Of :func:`~reward_lens.instruments.preference`, batched.
-
-    Returns
-    -------
-    Evidence
-        Value float64 ``[pair]``: margin in a batch minus margin alone. Table ``summary``: the
-        median and largest size as shares of the median |margin|, and how many pairs change sign.
-    """
-    alone = preference(signal, pairs, **{**options, "batch_tokens": 1})
-    batched = scores.value.sel(pair=pairs.ids, side="margin").values.astype(float)
-    single = alone.value.sel(side="margin").values.astype(float)
-    gap, scale = batched - single, float(np.median(np.abs(single)))
-    summary = {
-        "median_share": [float(np.median(np.abs(gap))) / scale if scale else np.nan],
-        "largest_share": [float(np.abs(gap).max()) / scale if scale else np.nan],
-        "sign_changes": [int((np.sign(batched) != np.sign(single)).sum())],
-        "could_flip": [int((np.abs(single) <= np.abs(gap).max()).sum())],
-        "pairs": [len(pairs)],
-    }
-    return observation(
-        signal,
-        "batch_effect",
-        value=xr.DataArray(gap, dims=("pair",), coords={"pair": pairs.ids}, name="batch_effect"),
-        data=pairs.fingerprint,
-        readout=signal.readout(options["readout"]),
-        position=None,
-        parameters=options,
-        cost=float(2 * len(pairs)),
-        parents=(scores.id, alone.id),
-        tables={"summary": pd.DataFrame(summary)},
-    )
-
-
 def _worth_showing(pairs: Pairs, scores: Evidence) -> Pairs:
-    """The pairs with the highest, the lowest and the smallest margins; a third each.
+    """The pairs with the highest, the lowest and the smallest margins, in turn; a third each.
 
-    Of those short enough to be read on a page (the shortest if none is); all where they are few.
+    Of many pairs, those short enough to be read on a page (the shortest if none is), while there
+    is room for their tokens; grouped by kind.
     """
     table = scores.tables["scores"]
-    longest = table[["n_tokens_chosen", "n_tokens_rejected"]].max(axis=1).to_numpy()
-    (fit,) = np.nonzero(longest <= max(SHOWN_TOKENS, int(longest.min())))
+    lengths = table[["n_tokens_chosen", "n_tokens_rejected"]]
+    longest, both = lengths.max(axis=1).to_numpy(), lengths.sum(axis=1).to_numpy()
+    short = longest <= max(SHOWN_TOKENS, int(longest.min()))
+    (fit,) = np.nonzero(short | (len(pairs) <= SHOWN))
     margins = scores.value.sel(side="margin").values[fit]
     order = fit[np.argsort(margins, kind="stable")]
     close = fit[np.argsort(np.abs(margins), kind="stable")]
-    third = SHOWN // 3
-    few = len(fit) <= SHOWN
-    wanted = order[::-1] if few else [*order[::-1][:third], *order[:third], *close[:third]]
-    return pairs.select(dict.fromkeys(int(k) for k in wanted))
+    kinds: list[list[int]] = [[], [], []]
+    taken, used = set[int](), 0
+    for candidates in zip(order[::-1].tolist(), order.tolist(), close.tolist(), strict=True):
+        for kind, k in zip(kinds, candidates, strict=True):
+            room = not taken or used + both[k] <= SHOWN_IN_ALL
+            if k not in taken and len(taken) < SHOWN and room:
+                kind.append(k)
+                taken.add(k)
+                used += int(both[k])
+    return pairs.select(k for kind in kinds for k in kind)

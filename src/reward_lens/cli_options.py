@@ -80,7 +80,13 @@ class Bars:
         columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, Remaining(), console=console) as bars:
             task = bars.add_task(name, total=total)
-            yield lambda done: bars.advance(task, done)
+
+            def advance(done: int) -> None:
+                bars.advance(task, done)
+                # Some instruments go over the items more than once.
+                bars.update(task, total=max(total, bars.tasks[task].completed))
+
+            yield advance
 
 
 def load(model: str, ctx: typer.Context, *, quickcheck: bool = True) -> ClassifierRM:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import functools
 import gc
 
 import numpy as np
 import pytest
 import torch
 from engine_kit import PlainHooks, ids_item
-from families import FAMILIES, ITEMS, make_signal
+from families import FAMILIES, ITEMS
+from families import make_signal as new_signal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +22,7 @@ from reward_lens.errors import AnatomyError, NumericsError
 from reward_lens.signals.gradient_sweep import gradient_sweep, quadrature, row_score
 
 STEP = 0.02  # of a tensor's spread
+make_signal = functools.cache(new_signal)  # nothing here changes a model
 EMBED, LAYERS = Site("embed"), range(3)
 SITES = [EMBED, *(Site(k, n) for n in LAYERS for k in ("head_in", "attn_unscaled", "mlp_unscaled"))]
 

@@ -15,6 +15,7 @@ from reward_lens.evidence import (
     GaugeStatus,
     Interval,
     Provenance,
+    Standing,
     Subject,
     Tier,
     TrustLevel,
@@ -87,7 +88,10 @@ def test_the_receipt_says_everything():
         assert line in text.split("\n")
     assert "fixed only up to its scale and a shift per prompt" in text
     assert "not comparable between models" in text
-    assert re.search("trust: exploratory: .*no store", text)
+    assert re.search(
+        "trust: exploratory: .*a lead, no finding\nbecause: attached to no store", text
+    )
+    assert "you may say: this was read; it may point somewhere. Not that it is so" in text
 
 
 def test_the_receipt_repeats_the_row_mean_note():
@@ -98,12 +102,14 @@ def test_the_receipt_repeats_the_row_mean_note():
 
 def test_the_receipt_asks_the_store():
     class Store:
-        def trust(self, id):
-            return TrustLevel.CALIBRATED
+        def standing(self, id):
+            return Standing(TrustLevel.CALIBRATED, ("a card", "a dose"))
 
     e, store = make(), Store()
     e._attach(store)
-    assert "trust: calibrated: the instrument recovers planted rules" in e.receipt()
+    text = e.receipt()
+    assert "trust: calibrated: the instrument recovers planted rules" in text
+    assert "because: a card\nbecause: a dose\nyou may say: on this model" in text
     assert "no store" not in e.receipt()
 
 

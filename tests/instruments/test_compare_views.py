@@ -10,7 +10,7 @@ from scipy import stats
 
 import reward_lens as rl
 from reward_lens.data import as_pairs
-from reward_lens.errors import CapabilityError
+from reward_lens.errors import CapabilityError, DataError
 from reward_lens.evidence import Tier, Units
 from reward_lens.instruments.patching_grid import patch_grid
 from reward_lens.instruments.view_gap import ALL_PAIRS, compare_views
@@ -122,3 +122,42 @@ def test_a_later_reader_makes_the_views_differ(signal):
 def test_a_grid_of_layers_is_no_view_of_components(signal):
     with pytest.raises(CapabilityError, match="choose one of component, head"):
         compare_views(signal, PAIRS, by="layer_position")
+
+
+def test_what_was_measured_before_is_not_run_again(signal, views, parents, monkeypatch):
+    written, patched = parents
+    with monkeypatch.context() as patch:
+        patch.setattr(type(signal.trunk), "forward", None)  # nothing may run
+        again = compare_views(signal, ROWS, attribution=written, grid=patched)
+    assert again.value.identical(views.value)
+    assert again.provenance.parents == views.provenance.parents
+    assert again.provenance.cost_forwards == 0.0
+    for name, table in views.tables.items():
+        pd.testing.assert_frame_equal(again.tables[name], table)
+
+
+def test_views_of_different_samples_are_compared_where_both_speak(signal, parents):
+    few = as_pairs(ROWS).select([3, 1, 0])
+    grid = patch_grid(signal, few)
+    found = compare_views(signal, ROWS, attribution=parents[0], grid=grid)
+    assert list(found.value["pair"].values) == [i for i in as_pairs(ROWS).ids if i in few.ids]
+    alone = compare_views(signal, as_pairs(ROWS).select([0, 1, 3]))
+    np.testing.assert_allclose(found.value.values, alone.value.values, atol=1e-6)
+
+
+def test_a_view_of_something_else_is_refused(signal, parents):
+    written, patched = parents
+    other = [{**row, "chosen": row["chosen"] + "!"} for row in ROWS]
+    cases = [
+        (ROWS, {"attribution": patched}, "is evidence of patch_grid, not of attribution"),
+        (ROWS, {"grid": patched, "by": "head"}, "with by='component', not 'head'"),
+        (ROWS, {"grid": patched, "position": "last"}, "read at position 'native'"),
+        (ROWS[:2], {"grid": patched}, "pairs that are not here"),
+        (other, {"attribution": written}, "other texts under the same ids"),
+        (ROWS, {"grid": patch_grid(signal, ROWS, ablation="zero")}, "is an ablation"),
+    ]
+    for rows, options, said in cases:
+        with pytest.raises(DataError, match=said):
+            compare_views(signal, rows, **options)
+    with pytest.raises(DataError, match="another signal"):
+        compare_views(make_signal("llama", seed=1), ROWS, grid=patched)

@@ -18,21 +18,30 @@ def page_of(name):
 
 def test_an_encoder_that_reads_its_first_token():
     audit, text = page_of("bert")
-    assert set(audit.not_offered) == {"token_curves"}
+    assert set(audit.not_offered) == {"path_effects"}
+    assert audit["token_map"].provenance.parameters["methods"] == ("gradient",)
     assert 'id="map-b" checked' in text
+    assert 'id="map-c"' in text
     assert "change of the prefix score" not in text
     assert 'title="source ' in text
     assert "read here" in text
 
 
-def test_an_encoder_that_reads_the_mean_has_no_token_maps():
+def test_an_encoder_that_reads_the_mean_has_no_source_tokens():
     audit, text = page_of("modernbert, mean")
-    assert set(audit.not_offered) == {"token_curves", "source_attribution"}
-    assert "Pairs, token by token" not in text
+    assert set(audit.not_offered) == {"source_attribution"}
+    assert audit["patch_grid"].provenance.parameters["positions"] == "aligned"
+    assert "exchange one activation at the aligned tokens" in text
+    assert "run as full forward" in text
+    assert 'id="map-c" checked' in text
+    assert 'id="map-b"' not in text
 
 
 def test_a_state_space_model_has_no_heads_to_show():
     audit, text = page_of("jamba")
-    assert set(audit.not_offered) == {"attribution_heads", "source_attribution"}
+    heads = {"attribution_heads", "patch_grid_heads", "compare_views_heads"}
+    assert set(audit.not_offered) == heads | {"source_attribution"}
     assert "configuration says 4" in audit.not_offered["attribution_heads"]
     assert "change of the prefix score" in text
+    assert "By component" in text
+    assert "By attention head" not in text

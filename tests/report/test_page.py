@@ -16,7 +16,7 @@ from families import make_model, make_tokenizer
 import reward_lens as rl
 from reward_lens.assets import asset
 from reward_lens.evidence import write_jsonl
-from reward_lens.report import Page, figures, render, write_page
+from reward_lens.report import Page, causal_figures, figures, render, write_page
 from reward_lens.report.numbers import Numbers
 
 
@@ -25,7 +25,8 @@ def audit():
     signal = rl.load_signal(asset("demo/model"))
     pairs = rl.load_pairs(asset("demo/pairs.jsonl")).sample(60)
     ids = pairs.ids
-    return rl.audit(signal, pairs, sample=40, parts={"a": ids[:30], "b": ids[30:]})
+    options = {"sample": 40, "causal_sample": 24, "concept": pairs}
+    return rl.audit(signal, pairs, parts={"a": ids[:30], "b": ids[30:]}, **options)
 
 
 @pytest.fixture(scope="module")
@@ -46,8 +47,10 @@ class Spans(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         attrs = dict(attrs)
-        if tag == "span" and attrs.get("class") == "n":
-            self.open = attrs
+        if tag == "data":
+            name, _, rest = attrs["value"].partition("|")
+            path, _, form = rest.rpartition("|")
+            self.open = (name, path, form)
         for name in ("src", "href", "srcset", "action"):
             target = attrs.get(name, "#")
             if not target.startswith(("#", "data:,")):
@@ -77,19 +80,20 @@ def from_json(record, path):
     return next(c for c in columns if c["column"] == rest[2])["data"][int(rest[1])]
 
 
-def test_every_number_of_the_page_is_the_evidences(files):
-    records = {}
-    for line in (files / "e.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        by = record["provenance"]["parameters"].get("by")
-        records["attribution_heads" if by == "head" else record["instrument"]] = record
+def test_every_number_of_the_page_is_the_evidences(files, audit):
+    lines = (files / "e.jsonl").read_text().splitlines()
+    records = {name: json.loads(line) for name, line in zip(audit, lines, strict=True)}
     numbers = parsed(files).numbers
-    assert len(numbers) > 200
-    for attrs, text in numbers:
-        value = from_json(records[attrs["data-e"]], attrs["data-p"])
+    assert len(numbers) > 600
+    assert {name for (name, _, _), _ in numbers} == set(audit) - {
+        "conformance",
+        "source_attribution",
+    }
+    for (name, path, form), text in numbers:
+        value = from_json(records[name], path)
         value = float(value) if value in ("NaN", "Infinity", "-Infinity") else value
         nan = isinstance(value, float) and math.isnan(value)
-        assert text == ("–" if nan else format(value, attrs["data-f"])), attrs
+        assert text == ("–" if nan else format(value, form)), (name, path)
 
 
 def test_the_page_is_closed_and_small(files):
@@ -101,7 +105,7 @@ def test_the_page_is_closed_and_small(files):
 
 def test_few_pairs_are_all_shown_and_unknown_parts_refused():
     signal = rl.load_signal(asset("demo/model"))
-    pairs = rl.load_pairs(asset("demo/pairs.jsonl"), limit=5)
+    pairs = rl.load_pairs(asset("demo/pairs.jsonl")).subset("bbq-ambig")[:5]
     audit = rl.audit(signal, pairs)
     assert sorted(audit.shown.ids) == sorted(pairs.ids)
     with pytest.raises(rl.errors.DataError, match="1 of the split's 2 ids are not among the 5"):
@@ -116,9 +120,11 @@ def test_what_users_wrote_is_escaped(files):
 
 def test_the_page_says_what_matters(files, audit):
     text = (files / "page.html").read_text()
+    checks = len(audit["conformance"].tables["checks"])
     for part in (
-        "14 of 14 conformance checks hold", "trust exploratory", "gauge invariant", "norm frozen",
-        "norm applied", "part=a", "part=b", "a note", "What did not run", "read here",
+        f"{checks} of {checks} conformance checks hold", "trust exploratory", "gauge invariant",
+        "norm frozen", "norm applied", "part=a", "part=b", "a note", "What did not run",
+        "read here", "What causes the preference?", "What causes it?",
     ):  # fmt: skip
         assert part in text, part
     for pair in audit.shown:
@@ -131,8 +137,119 @@ def test_a_failed_check_is_on_the_first_screen(audit):
     checks.loc[3, "passed"] = False
     failed = dataclasses.replace(e, tables={"checks": checks})
     text = render(Page("m", "f", "c", "e"), {**audit.evidence, "conformance": failed}, audit.shown)
-    assert "No: 13 of 14 conformance checks hold (failed: determinism)." in text
+    said = f"No: {len(checks) - 1} of {len(checks)} conformance checks hold (failed: determinism)."
+    assert said in text
+    assert ">means</th>" in text
     assert checks["meaning"][3] in text
+
+
+def test_there_is_no_column_for_failures_where_there_is_none(files):
+    assert ">means</th>" not in (files / "page.html").read_text()
+
+
+def test_trust_is_said_as_the_lowest_of_all_numbers(files):
+    text = (files / "page.html").read_text()
+    assert "The lowest trust of any number here is exploratory." in text
+    assert "at least exploratory" not in text
+
+
+def figures_in(files, section):
+    text = (files / "page.html").read_text()
+    part = text[text.index(f'<section id="{section}">') :].partition("</section>")[0]
+    found = []
+    for figure in part.split("<figure>")[1:]:
+        svg, _, rest = figure.partition("</svg>")
+        found.append((ET.fromstring(svg + "</svg>"), rest.partition("</figure>")[0]))
+    return found
+
+
+def labelled(svg):
+    return [t.text for t in svg.iter("text")]
+
+
+def test_every_figure_says_how_it_was_measured(files, audit):
+    for section in ("preference", "lens", "attribution", "attribution_heads", "causes"):
+        for _, said in figures_in(files, section):
+            how = said.partition('class="how">')[2]
+            tier = "causal" if section == "causes" else "observational"
+            parts = how.partition("<")[0].split(" · ")
+            assert parts[0] == tier
+            assert parts[1].startswith("gauge ")
+            assert parts[2].endswith(" units")
+            assert parts[3].startswith("n = ")
+            assert "interval" in parts[4]
+            assert parts[-1] == "trust exploratory"
+            if section == "causes" and "rank correlation" not in how:
+                assert parts[5].startswith("run as ")
+
+
+def test_the_bars_are_the_mean_effects(files, audit):
+    svg, _ = figures_in(files, "causes")[0]
+    table = audit["patch_grid"].tables["components"]
+    both = [table[table["direction"] == d] for d in ("noise", "denoise")]
+    wanted = [f"{v:.3g}" for pair in zip(*(b["mean"] for b in both), strict=True) for v in pair]
+    numbers = [t for t in svg.iter("text") if t.get("x") == "636"]
+    assert [t.text for t in numbers] == wanted
+    bars = list(svg.iter("rect"))[2:]  # the first two are the legend's
+    widths = [float(r.get("width")) for r in bars]
+    values = [abs(float(v)) for pair in zip(*(b["mean"] for b in both), strict=True) for v in pair]
+    assert np.corrcoef(widths, values)[0, 1] > 0.999
+
+
+@pytest.mark.parametrize("which", [1, 2])
+def test_the_map_of_heads_is_the_grid_by_head(files, audit, which):
+    svg, said = figures_in(files, "causes")[which]
+    direction = ("noise", "denoise")[which - 1]
+    assert said.lower().count(direction) == 1
+    table = audit["patch_grid_heads"].tables["components"]
+    shares = table[table["direction"] == direction]["share_of_margin"].to_numpy()
+    cells = [t for t in labelled(svg) if t.lstrip("-").isdigit()]
+    assert [int(c) for c in cells] == [round(100 * s) for s in shares]
+    filled, outlined = svg.iter("path")
+    assert filled.get("d").count("M") == (shares >= 0).sum()
+    assert outlined.get("d").count("M") == (shares < 0).sum()
+
+
+def test_the_map_of_paths_has_a_dash_where_there_is_no_path(files, audit):
+    svg, _ = figures_in(files, "causes")[5]
+    table = audit["path_effects"].tables["paths"]
+    rows = table[table["direction"] == "noise"]
+    cells = [t for t in labelled(svg) if t == "–" or t.lstrip("-").isdigit()]
+    grid = rows.pivot(index="receiver", columns="sender", values="share_of_margin")
+    # A receiver that no sender reaches has no row.
+    reached = [r for r in rows["receiver"].unique() if grid.loc[r].notna().any()]
+    wanted = grid.loc[reached, rows["sender"].unique()].to_numpy().ravel()
+    assert 0 < np.isnan(wanted).sum() < len(wanted)
+    assert cells == ["–" if np.isnan(s) else str(round(100 * s)) for s in wanted]
+
+
+def test_the_views_are_drawn_against_each_other(files, audit):
+    svg, _ = figures_in(files, "causes")[3]
+    assert "attribution, observational (mean, reward)" in labelled(svg)
+    assert "patching, causal (mean, reward)" in labelled(svg)
+    table = audit["compare_views"].tables["components"]
+    for marks in svg.iter("path"):
+        assert marks.get("d").count("M") == table["component"].nunique() + 1  # and the legend's
+    text = (files / "page.html").read_text()
+    assert "Mean rank correlation of the two views over the components of a pair: noise" in text
+
+
+def test_tokens_have_every_number_that_was_measured(files, audit):
+    text = (files / "page.html").read_text()
+    table = audit["token_map"].tables["tokens"]
+    assert text.count("<i class=") == len(table)
+    row = table.iloc[3]
+    sources = audit["source_attribution"].value.sel(pair=row["pair"], side=row["side"])
+    taken = float(sources.sum("layer")[int(row["position"])])
+    said = f"change {row['prefix']:+.2g}, source {taken:+.2g}, gradient {row['gradient']:+.2g}"
+    assert f'title="{said}"' in text
+
+
+def test_what_it_cost_is_on_the_page(files, audit):
+    text = (files / "page.html").read_text()
+    assert f"What it cost: {audit.forwards:.0f} forwards of one item" in text
+    before = 2 * 60 + 3 * 2 * 40 + 2 * 2 * len(audit.shown)
+    assert audit.forwards < 2.6 * before  # with the concept; the patches are tokens, not forwards
 
 
 def test_the_row_mean_is_said_on_page_and_receipt():
@@ -171,7 +288,11 @@ def test_figures_are_well_formed_whatever_the_numbers(values):
         figures.scatter(x, finite, "x", "y", "t"),
         figures.histogram(finite, "x", "t"),
         figures.rows([figures.Row("<r>", float(v)) for v in finite], "x", "t"),
-    ):
+        causal_figures.paired_bars(*[[figures.Row("<r>", float(v)) for v in y]] * 2,
+                                   ("a", "b"), "x", "t"),
+        causal_figures.square_map(y[None], ["<r>"], ["<c>"] * len(y), "t"),
+        causal_figures.views(["<c>"] * len(y), [causal_figures.View("v", x, y)] * 2, "x", "y", "t"),
+    ):  # fmt: skip
         root = ET.fromstring(str(svg))
         assert root.attrib["role"] == "img"
         assert root.find("title").text == "t"
@@ -207,7 +328,13 @@ def test_the_page_in_a_browser(files, width, scheme):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         token = page.locator(".tokens i.p").first
         before = token.evaluate("t => getComputedStyle(t).backgroundColor")
+        page.locator("#map-c").check()
         page.locator("#map-b").check()
+        letters = page.locator("svg text").evaluate_all(
+            "ts => ts.map(t => parseFloat(getComputedStyle(t).fontSize) *"
+            " t.closest('svg').getBoundingClientRect().width / 640)"
+        )
+        assert min(letters) > 9.5
         shades = page.locator(".tokens i").evaluate_all(
             "ts => ts.map(t => getComputedStyle(t).backgroundColor)"
         )

@@ -39,8 +39,8 @@ class Subject:
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _keep(self, interventions=_sequence("interventions", self.interventions, str))
-        _keep(self, notes=frozen_settings(self.notes))
+        keep(self, interventions=sequence("interventions", self.interventions, str))
+        keep(self, notes=frozen_settings(self.notes))
 
 
 @dataclass(frozen=True)
@@ -71,12 +71,12 @@ class Provenance:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _keep(self, versions=frozen_settings(self.versions))
-        _keep(self, parameters=frozen_settings(self.parameters))
-        seeds = _sequence("seeds", self.seeds, (int, np.integer))
-        _keep(self, seeds=tuple(int(s) for s in seeds))
-        _keep(self, parents=_sequence("parents", self.parents, str))
-        _keep(self, cost_forwards=float(self.cost_forwards))
+        keep(self, versions=frozen_settings(self.versions))
+        keep(self, parameters=frozen_settings(self.parameters))
+        seeds = sequence("seeds", self.seeds, (int, np.integer))
+        keep(self, seeds=tuple(int(s) for s in seeds))
+        keep(self, parents=sequence("parents", self.parents, str))
+        keep(self, cost_forwards=float(self.cost_forwards))
 
 
 @dataclass(frozen=True)
@@ -113,14 +113,15 @@ class Interval:
     note: str = ""
 
     def __post_init__(self) -> None:
-        _keep(self, **{k: float(getattr(self, k)) for k in _INTERVAL_FLOATS})
-        _keep(self, n=int(self.n), clusters=int(self.clusters))
+        keep(self, **{k: float(getattr(self, k)) for k in _INTERVAL_FLOATS})
+        keep(self, n=int(self.n), clusters=int(self.clusters))
 
 
 _INTERVAL_FLOATS = ("estimate", "low", "high", "level", "se", "n_effective")
 _FLOATS = {*_INTERVAL_FLOATS, "cost_forwards"}
 
 Part = TypeVar("Part", Subject, Provenance, Interval)
+Settings = TypeVar("Settings")
 
 
 def part_to_json(part: Subject | Provenance | Interval) -> dict[str, Any]:
@@ -157,12 +158,31 @@ def exact_fields(what: str, record: object, known: set[str]) -> None:
         raise EvidenceError(f"{what}: malformed record: missing {missing}, unknown {unknown}")
 
 
-def _keep(part: object, **values: Any) -> None:
+def settings_to_json(part: Any) -> dict[str, Any]:
+    """Encode a dataclass whose fields are all settings."""
+    return {f.name: plain(getattr(part, f.name)) for f in fields(part)}
+
+
+def settings_from_json(kind: type[Settings], record: Mapping[str, Any]) -> Settings:
+    """Undo :func:`settings_to_json`.
+
+    Raises
+    ------
+    EvidenceError
+        Naming missing and unknown fields.
+    """
+    exact_fields(kind.__name__, record, {f.name for f in fields(kind)})  # type: ignore[arg-type]
+    return kind(**{k: unplain(v) for k, v in record.items()})
+
+
+def keep(part: object, **values: Any) -> None:
+    """Set fields of a frozen dataclass while it is made."""
     for name, value in values.items():
         object.__setattr__(part, name, value)
 
 
-def _sequence(name: str, values: Sequence[Any], kind: Any) -> tuple[Any, ...]:
+def sequence(name: str, values: Sequence[Any], kind: Any) -> tuple[Any, ...]:
+    """The values as a tuple, or an error where they are no sequence of that kind."""
     if isinstance(values, str) or not all(isinstance(v, kind) for v in values):
         raise EvidenceError(f"{name}={values!r}: give a sequence of {name}")
     return tuple(values)

@@ -6,11 +6,12 @@ import html
 import math
 from typing import TYPE_CHECKING
 
-from reward_lens.evidence.kinds import GaugeStatus, TrustLevel, Units
+from reward_lens.evidence.kinds import GaugeStatus, Units
 
 if TYPE_CHECKING:
     from reward_lens.evidence.parts import Interval, Provenance, Subject
     from reward_lens.evidence.record import Evidence
+    from reward_lens.evidence.standing import Standing
 
 _GAUGE = {
     GaugeStatus.INVARIANT: "does not depend on the coordinates of the model's states",
@@ -26,12 +27,6 @@ _UNITS = {
     Units.RANK: "an order; free of scale and shift",
     Units.ANGLE: "an angle; free of scale and shift",
     Units.PROBABILITY: "a probability under the model's own scale",
-}
-_TRUST = {
-    TrustLevel.EXPLORATORY: "nothing has checked this instrument on this model: a lead, no finding",
-    TrustLevel.CALIBRATED: "the instrument recovers planted rules of this size on this model",
-    TrustLevel.REGISTERED: "the expectation was stored before the data was measured",
-    TrustLevel.ADJUDICATED: "the registered expectation held",
 }
 
 
@@ -51,7 +46,7 @@ def lines(evidence: Evidence) -> list[tuple[str, str]]:
         ("gauge", f"{e.gauge.value}: {_GAUGE[e.gauge]}"),
         ("units", f"{e.units.value}: {_UNITS[e.units]}"),
         *((f"units of {q}", f"{u.value}: {_UNITS[u]}") for q, u in e.quantity_units.items()),
-        ("trust", f"{e.trust.name.lower()}: {_why(e)}"),
+        *_trust(e.standing),
         *([("calibration", e.calibration)] if e.calibration is not None else []),
         *_circumstances(e.provenance),
         ("id", e.id),
@@ -82,10 +77,12 @@ def _results(e: Evidence) -> list[tuple[str, str]]:
     return [("result", "the array; no summary of it was made, so there is no interval")]
 
 
-def _why(e: Evidence) -> str:
-    if e.has_store:
-        return _TRUST[e.trust]
-    return f"{_TRUST[e.trust]} (attached to no store, which would hold the records that raise it)"
+def _trust(standing: Standing) -> list[tuple[str, str]]:
+    return [
+        ("trust", f"{standing.level.name.lower()}: {standing.meaning}"),
+        *(("because", why) for why in standing.because),
+        ("you may say", standing.licence),
+    ]
 
 
 def _circumstances(p: Provenance) -> list[tuple[str, str]]:

@@ -38,6 +38,7 @@ from reward_lens.evidence.parts import (
     part_from_json,
     part_to_json,
 )
+from reward_lens.evidence.standing import Standing
 
 __all__ = [
     "Evidence",
@@ -57,6 +58,9 @@ class Store(Protocol):
 
     def trust(self, id: str) -> TrustLevel:
         """The rung that the records support."""
+
+    def standing(self, id: str) -> Standing:
+        """The rung and the reasons for it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -160,6 +164,15 @@ class Evidence:
         return TrustLevel.EXPLORATORY if store is None else store.trust(self.id)
 
     @property
+    def standing(self) -> Standing:
+        """The rung with the reasons for it, by the attached store's records."""
+        store = self._store()
+        if store is None:
+            why = "attached to no store, which would hold the records that raise it"
+            return Standing(TrustLevel.EXPLORATORY, (why,))
+        return store.standing(self.id)
+
+    @property
     def has_store(self) -> bool:
         """Whether a store that can speak of trust is attached and still open."""
         return self._store() is not None
@@ -170,6 +183,29 @@ class Evidence:
 
     def _attach(self, store: Store) -> None:
         self.__dict__["_store_reference"] = weakref.ref(store)
+
+    def with_parents(self, *parents: Evidence) -> Self:
+        """Keep evidence that this one was computed from at hand, so that a store takes it along.
+
+        They are no field and not part of the id; ``provenance.parents`` names them.
+
+        Raises
+        ------
+        EvidenceError
+            If ``provenance.parents`` does not name one of them.
+        """
+        for parent in parents:
+            if parent.id not in self.provenance.parents:
+                raise EvidenceError(f"{self.id} was not computed from {parent.id}")
+        self.__dict__["_at_hand"] = parents
+        return self
+
+    @property
+    def at_hand(self) -> list[Evidence]:
+        """Evidence that this one rests on, as far as it is in memory; parents first, each once."""
+        parents: tuple[Evidence, ...] = self.__dict__.get("_at_hand", ())
+        found = {e.id: e for parent in parents for e in (*parent.at_hand, parent)}
+        return list(found.values())
 
     def interval(self, name: str) -> Interval:
         """One interval by name.
@@ -243,6 +279,12 @@ class Evidence:
         from reward_lens.evidence.receipt import as_html
 
         return as_html(self)
+
+    def __sub__(self, other: Evidence) -> Evidence:
+        """The difference, where the gate lets it through; see :mod:`reward_lens.evidence.gate`."""
+        from reward_lens.evidence.gate import difference
+
+        return difference(self, other) if isinstance(other, Evidence) else NotImplemented
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Evidence) and self.id == other.id

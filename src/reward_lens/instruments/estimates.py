@@ -132,7 +132,8 @@ def estimate_effects(
 
     Notes
     -----
-    Both sides of as many pairs as fit a batch are held at a time; products are in float64.
+    Both sides of as many pairs as fit a batch are held at a time; products are in float64. Of
+    identical sides every effect is 0.
     """
     n = len(sides.pairs)
     effects, scores = np.empty((len(directions), n, len(targets))), np.empty((2, n))
@@ -148,6 +149,9 @@ def estimate_effects(
         for d, direction in enumerate(directions):
             runs = [_side_run(direction, k, n, tokens[k], ways[k]) for k in group]
             for k, slopes in zip(group, _slopes(sweep, seen, runs, steps), strict=True):
+                if sides.identical(k):  # what two rows of a batch differ by is rounding
+                    effects[d, k] = 0.0
+                    continue
                 part = _products(slopes, seen[k].values, seen[n + k].values, tokens[k])
                 effects[d, k] = [
                     float(t.of(part[t.source], signal.trunk.anatomy).sum()) for t in targets

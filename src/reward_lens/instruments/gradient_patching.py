@@ -13,9 +13,9 @@ import xarray as xr
 
 from reward_lens.backbone import Target
 from reward_lens.data import Pairs, as_pairs
-from reward_lens.errors import CapabilityError
+from reward_lens.errors import AnatomyError, CapabilityError
 from reward_lens.evidence import Evidence, Interval, Tier, Units
-from reward_lens.instruments.effects import effect_rows
+from reward_lens.instruments.effects import effect_rows, real_margins
 from reward_lens.instruments.estimates import SIDE_RUN, Floats, estimate_effects
 from reward_lens.instruments.patch_targets import grid_targets
 from reward_lens.instruments.patching_grid import patch_grid
@@ -77,7 +77,8 @@ def attribution_patching(
         Number of pairs, drawn from every subset, on which the exact grid is run; 0 for none.
     screen : int, optional
         Run the exact patch of the ``screen`` components with the largest mean absolute estimate on
-        all pairs. What the sample's exact grid holds outside of them is in the table ``missed``.
+        all pairs. What the sample's exact grid holds outside of them is in the table ``missed``
+        (unknown, so NaN, with ``sample=0``).
     seed : int
         Of the sample.
     readout : str
@@ -104,7 +105,8 @@ def attribution_patching(
         If an option is unknown, the signal has no gradients, or the head reads a mean and
         ``positions`` is ``final``.
     AnatomyError
-        If the writes, or the heads, did not verify.
+        If the writes, or the heads, did not verify; with ``steps``, if the embedding also enters a
+        later block.
     DataError
         If there are no pairs, or a pair does not have the tokens; names the pair.
     NumericsError
@@ -114,6 +116,9 @@ def attribution_patching(
     given = as_pairs(pairs)
     _check(by, direction, steps=steps, sample=sample, screen=1 if screen is None else screen)
     directions = list(SIDE_RUN) if direction == "both" else [direction]
+    again = signal.trunk.anatomy.missing.get("embed.again", "")
+    if steps and again:  # then only a part of the embedding would move
+        raise AnatomyError(f"steps={steps}: {again}; use steps=0")
     targets = grid_targets(signal.trunk.anatomy, by)
     sides = Sides.of(signal, given, position, truncate)
     tokens = patched_tokens(sides, positions)
@@ -131,12 +136,10 @@ def attribution_patching(
     runs += [exactly(given, components=top)] if top else []
     exact = _exact(given, targets, directions, runs)
     compared = _Compared(given, directions, targets, found.effects, exact)
-    tables = compared.effect_tables(found.scores[0] - found.scores[1], top)
+    tables = compared.effect_tables(real_margins(found.scores), top)
     tables["pairs"] = found.pair_table(sides, tokens, sampled)
-    intervals: tuple[Interval, ...] = ()
-    if sampled is not None:
-        more, intervals = compared.agreement_tables(sampled, top)
-        tables |= more
+    more, intervals = compared.agreement_tables(sampled, top)
+    tables |= more
     return observation(
         signal,
         "attribution_patching",
@@ -210,15 +213,19 @@ class _Compared:
         return tables
 
     def agreement_tables(
-        self, sampled: Pairs, top: Sequence[str]
+        self, sampled: Pairs | None, top: Sequence[str]
     ) -> tuple[dict[str, pd.DataFrame], tuple[Interval, ...]]:
         """What the sample's exact grid says of the estimates, and of a screen by them."""
-        where = np.isin(self.pairs.ids, sampled.ids)
-        on = self.estimates[:, where], self.exact[:, where]
-        table, intervals = agreement(self.directions, *on, self.pairs.lineages[where])
-        tables = {"agreement": table}
+        where = np.isin(self.pairs.ids, [] if sampled is None else sampled.ids)
+        estimates, exact = self.estimates[:, where], self.exact[:, where]
+        tables: dict[str, pd.DataFrame] = {}
+        intervals: tuple[Interval, ...] = ()
+        if sampled is not None:
+            tables["agreement"], intervals = agreement(
+                self.directions, estimates, exact, self.pairs.lineages[where]
+            )
         if top:
-            tables["missed"] = missed(self.directions, self.targets, *on, top)
+            tables["missed"] = missed(self.directions, self.targets, self.estimates, exact, top)
         return tables, intervals
 
 

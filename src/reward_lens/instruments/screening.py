@@ -87,6 +87,14 @@ def missed(
 ) -> pd.DataFrame:
     """What the screened components leave out, as the exact grid of the sample has it.
 
+    Parameters
+    ----------
+    estimates : ndarray, [direction, pair, target]
+        Those that the screen went by: of all pairs.
+    exact : ndarray, [direction, sampled pair, target]
+    top : sequence of str
+        The screened components.
+
     Returns
     -------
     DataFrame
@@ -95,28 +103,30 @@ def missed(
         exact effect of the largest component outside, its name ``missed_component``, its
         ``rank_by_estimate`` (1 is first) and its size as a share of the largest effect of all
         (``share_of_largest``); ``found_of_true_top``, how many of the components that are largest
-        by the exact effect were screened. NaN and empty where nothing is left out.
+        by the exact effect were screened. NaN and empty where nothing is left out, or nothing is
+        known of it because no pair was sampled.
     """
     names = [str(t) for t in targets]
     inside = np.array([name in top for name in names])
     rank = {t: k + 1 for k, t in enumerate(_order(estimates))}
     rows = []
     for d, direction in enumerate(directions):
-        sizes = np.abs(exact[d]).mean(0)
+        known = exact.shape[1] > 0
+        sizes = np.abs(exact[d]).mean(0) if known else np.zeros(len(names))
         total, largest = float(sizes.sum()), float(sizes.max())
-        true_top = _order(exact[d][None])[: len(top)]
+        true_top = np.argsort(-sizes, kind="stable")[: len(top)]
         row: dict[str, Any] = {
             "direction": direction,
             "pairs": exact.shape[1],
             "screened": len(top),
             "share_covered": float(sizes[inside].sum()) / total if total else float("nan"),
-            "found_of_true_top": int(inside[true_top].sum()),
+            "found_of_true_top": float(inside[true_top].sum()) if known else float("nan"),
             "largest_missed": float("nan"),
             "missed_component": "",
             "rank_by_estimate": 0,
             "share_of_largest": float("nan"),
         }
-        if not inside.all():
+        if known and not inside.all():
             worst = int(np.where(inside, -1.0, sizes).argmax())
             row |= {
                 "largest_missed": float(sizes[worst]),

@@ -21,7 +21,7 @@ from reward_lens.instruments.token_methods import (
     embedding_gradients,
     leave_out,
 )
-from reward_lens.instruments.token_units import Ragged, Units, method_agreement, padded
+from reward_lens.instruments.token_units import Ragged, Span, Units, method_agreement, padded
 from reward_lens.instruments.tokens import token_curves, token_rows
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
@@ -38,6 +38,8 @@ METHODS = {
     "leave_one_out": Capability.SCORES,
 }
 UNITS = ("token", "sentence")
+#: What the head reads by itself -> the positions at which prefix scores are this signal's scores.
+_PREFIXES_AT = {"read": ("native", "last"), "mean": ("native", "mean"), "late": ("native",)}
 _GAP_WARNS, _GAP_REFUSES = 0.01, 0.10  # of the summed absolute values, for the median item
 
 
@@ -48,7 +50,7 @@ def token_map(
     methods: Sequence[str] | None = None,
     unit: str = "token",
     baseline: str = "mean",
-    steps: int = 32,
+    steps: int = 64,
     readout: str = "reward",
     position: str | None = None,
     truncate: str = "error",
@@ -61,10 +63,11 @@ def token_map(
     - ``gradient``: gradient of the score times what enters the first block at the token. A first
       block that norms what it reads is blind to its length, so that this can be small or of the
       wrong sign where the token matters.
-    - ``integrated``: integrated gradients (Sundararajan et al. 2017): the same with the gradient's
-      mean on the straight way from a baseline, times the difference to it. Adds up to the score
-      less the baseline's, but for the completeness error, which is given. Where a router chooses
-      experts the score jumps on the way, and what it jumps by is no gradient's.
+    - ``integrated``: integrated gradients (Sundararajan et al. 2017) of the response's tokens: the
+      same with the gradient's mean on the straight way from a baseline, times the difference to it;
+      prompt and template stay as they are, since without them the way is too rough to add up. The
+      values sum to the score less the baseline's, but for the completeness error, which is given.
+      Where a router chooses experts the score jumps on the way, and no gradient sees a jump.
     - ``leave_one_out``: the score less that of the ids without the token. The text that is left has
       a gap there that no tokenizer would make, and tokens after it stand one place earlier.
 
@@ -79,12 +82,14 @@ def token_map(
         All that this signal offers by default; the table ``methods`` says what is left out and why.
     unit : {"token", "sentence"}
         What is left out at a time, and what the value is given for. Values of a sentence are the
-        sums of its tokens', but for ``leave_one_out``. Only the response is left out in parts
-        (where it could not be located, as in items given as ids: any part).
+        sums of its tokens', but for ``leave_one_out``. Only the response is left out in parts.
+        Where it could not be located, as in items given as ids, all tokens count as the response.
     baseline : {"mean", "zero"}
-        Of integrated gradients: at every token the mean of the item's own embeddings, or zero.
+        Of integrated gradients: the mean of the embeddings of the response's own tokens (which a
+        response of one token is itself, so that its value is 0), or zero.
     steps : int
-        Points on the way from the baseline (Gauss–Legendre).
+        Points on the way from the baseline (Gauss–Legendre), two forwards each. On a model of 30
+        layers 64 left 1 to 7 % of the summed sizes, 32 three to 20 %.
     progress : callable, optional
         Told the number of finished items, by each pass over them.
     readout : str
@@ -94,12 +99,13 @@ def token_map(
     Returns
     -------
     Evidence
-        Value float64 ``[method, side, pair, position]`` (or ``sentence``) in reward units, NaN
-        where there is none: beyond the last token, for the first token's prefix change, for what is
-        not left out. Tables: ``tokens`` (text, whether the head reads there, whether in the
-        response, the prefix score, every method's value); with ``unit="sentence"``, ``sentences``;
-        ``agreement`` (per two methods, Spearman's rank correlation over the response's units, the
-        mean over items with a cluster-t interval); ``completeness``; ``methods``.
+        Value float64 ``[reading, side, pair, position]`` (or ``sentence``) in reward units, NaN
+        where there is none: beyond the last token, for the first token's prefix change, outside the
+        response for ``integrated`` and ``leave_one_out``. Tables: ``tokens`` (text, whether the
+        head reads there, whether in the response, the prefix score, every method's value); with
+        ``unit="sentence"``, ``sentences``; ``agreement`` (per two methods, Spearman's rank
+        correlation over the response's units, the mean over items with a cluster-t interval);
+        ``completeness`` (per item: sum, what it should be, the gap); ``methods``.
 
     Raises
     ------
@@ -117,7 +123,7 @@ def token_map(
         If that error is above a hundredth.
     """
     _check(unit, baseline, steps)
-    lacking = {m: why for m in METHODS if (why := _lacking(signal, m))}
+    lacking = {m: why for m in METHODS if (why := why_lacking(signal, m, position))}
     wanted = _wanted(signal, methods, lacking)
     given = as_pairs(pairs)
     sides = Sides.of(signal, given, position, truncate)
@@ -128,7 +134,8 @@ def token_map(
     tables: dict[str, pd.DataFrame] = {}
     tokens = work.prefix(by_token) if "prefix" in wanted else token_rows(signal, sides, truncate)
     if not {"gradient", "integrated"}.isdisjoint(wanted):
-        found = work.gradients(by_token, baseline, steps if "integrated" in wanted else 0)
+        nodes = steps if "integrated" in wanted else 0
+        found = work.gradients(by_token, units.response, baseline, nodes)
         if "integrated" in wanted:
             tables["completeness"], too_far = _completeness(found, sides, steps, baseline)
             if too_far and methods is not None:
@@ -145,7 +152,7 @@ def token_map(
     by_unit = {m: by_unit[m] for m in wanted}
     tables |= {"tokens": tokens, "methods": _method_table(wanted, lacking)}
     if unit == "sentence":
-        tables["sentences"] = units.table(sides, list(tokens["token"]), by_unit)
+        tables["sentences"] = units.table(sides, by_unit)
     lineages = np.concatenate([given.lineages, given.lineages])
     tables["agreement"], intervals = method_agreement(by_unit, units, lineages)
     n = len(given)
@@ -155,15 +162,15 @@ def token_map(
         "token_map",
         value=xr.DataArray(
             np.stack(laid),
-            dims=("method", "side", "pair", "position" if unit == "token" else "sentence"),
-            coords={"method": wanted, "side": list(SIDES[:2]), **sides.pair_coords()},
+            dims=("reading", "side", "pair", "position" if unit == "token" else "sentence"),
+            coords={"reading": wanted, "side": list(SIDES[:2]), **sides.pair_coords()},
             name="contribution",
         ),
         data=given.fingerprint,
         readout=chosen,
         position=position,
         parameters={
-            "methods": wanted,
+            "methods": None if methods is None else list(wanted),
             "unit": unit,
             "baseline": baseline,
             "steps": steps,
@@ -206,14 +213,15 @@ class _Work:
         return tokens
 
     def gradients(
-        self, by_token: dict[str, Ragged], baseline: str, steps: int
+        self, by_token: dict[str, Ragged], responses: list[Span], baseline: str, steps: int
     ) -> EmbeddingGradients:
         """Both gradient methods, from the same runs."""
         found = embedding_gradients(
-            self.signal, self.sides, self.readout, baseline, steps, self.batch_tokens, self.progress
-        )
-        runs = 1 + (steps + 1 if steps else 0)
-        self.cost += FORWARD_AND_BACKWARD * runs * len(self.sides.encoded)
+            self.signal, self.sides, responses, self.readout, baseline, steps, self.batch_tokens,
+            self.progress,
+        )  # fmt: skip
+        runs = FORWARD_AND_BACKWARD * (1 + steps) + (1 if steps else 0)  # the baseline's score
+        self.cost += runs * len(self.sides.encoded)
         by_token["gradient"], by_token["integrated"] = found.gradient, found.integrated
         return found
 
@@ -237,11 +245,15 @@ def _check(unit: str, baseline: str, steps: int) -> None:
         raise CapabilityError(f"steps={steps!r}: give a whole number from 1 on")
 
 
-def _lacking(signal: ClassifierRM, method: str) -> str:
+def why_lacking(signal: ClassifierRM, method: str, position: str | None = None) -> str:
     """Why a signal does not offer a method; empty if it does."""
     lacking = METHODS[method] & ~signal.caps
     if lacking:
         return f"needs {lacking}, which {signal.meta.architecture} does not offer"
+    read = signal.meta.position if position is None else position
+    pool = signal.trunk.anatomy.head.pool
+    if method == "prefix" and read not in _PREFIXES_AT.get(pool, ()):
+        return f"a prefix is read where the head reads by itself, and not at position={read!r}"
     again = signal.trunk.anatomy.missing.get("embed.again", "")
     return again if METHODS[method] == Capability.GRADIENTS else ""
 
@@ -254,7 +266,8 @@ def _wanted(
     asked = [methods] if isinstance(methods, str) else list(methods)
     if not asked or (unknown := [m for m in asked if m not in METHODS]):
         raise CapabilityError(
-            f"methods={unknown[0]!r} is unknown" if asked else "no method was asked for"
+            (f"method {unknown[0]!r} is unknown" if asked else "no method was asked for")
+            + f": choose from {', '.join(METHODS)}"
         )
     for method in asked:
         require(signal, METHODS[method], f"token_map by {method!r}")
@@ -286,8 +299,8 @@ def _completeness(
     too_far : str
         What is wrong where it is too far to hand the values out; else empty.
     """
-    total = np.array([v.sum() for v in found.integrated])
-    sizes = np.array([np.abs(v).sum() for v in found.integrated])
+    total = np.array([np.nansum(v) for v in found.integrated])
+    sizes = np.array([np.nansum(np.abs(v)) for v in found.integrated])
     gap = total - (found.score - found.baseline)
     share = np.abs(gap) / np.where(sizes > 0, sizes, 1)
     median = float(np.median(share))

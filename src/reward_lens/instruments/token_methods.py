@@ -22,11 +22,8 @@ from reward_lens.signals.readouts import Readout
 from reward_lens.signals.scoring import scores_at
 from reward_lens.signals.sweeping import Progress
 
-#: Baseline of integrated gradients -> what it is.
-BASELINES = {
-    "mean": "every token's embedding is the mean over the item's own tokens",
-    "zero": "every token's embedding is zero",
-}
+#: Baseline of integrated gradients -> what stands in place of each embedding of the response.
+BASELINES = {"mean": "the mean over the response's own tokens", "zero": "zero"}
 
 _EMBED = Site("embed")
 
@@ -38,7 +35,8 @@ class EmbeddingGradients:
     Attributes
     ----------
     gradient, integrated : list of ndarray, [item]
-        float64 ``[token]`` in reward units; ``integrated`` is NaN without steps.
+        float64 ``[token]`` in reward units; ``integrated`` is NaN outside the response, and without
+        steps.
     score, baseline : ndarray, [item]
         The score of the item, and that of its baseline (NaN without steps).
     """
@@ -52,6 +50,7 @@ class EmbeddingGradients:
 def embedding_gradients(
     signal: ClassifierRM,
     sides: Sides,
+    responses: Sequence[Span],
     readout: Readout,
     baseline: str,
     steps: int,
@@ -62,6 +61,8 @@ def embedding_gradients(
 
     Parameters
     ----------
+    responses : sequence of (int, int), [item]
+        The tokens that move between baseline and item; what is around them stays.
     baseline : str
         A key of :data:`BASELINES`.
     steps : int
@@ -69,7 +70,7 @@ def embedding_gradients(
         none.
     """
     gradient = [np.full(len(e.ids), np.nan) for e in sides.encoded]
-    integrated = [np.full(len(e.ids), 0.0 if steps else np.nan) for e in sides.encoded]
+    integrated = [np.full(len(e.ids), np.nan) for e in sides.encoded]
     score, bottom = (np.full(len(sides.encoded), np.nan) for _ in range(2))
     sweep = partial(gradient_sweep, signal, sides.encoded, sites=[_EMBED], readout=readout,
                     read=sides.read, batch_tokens=batch_tokens)  # fmt: skip
@@ -80,23 +81,29 @@ def embedding_gradients(
             score[one.item] = one.score
             gradient[one.item] = _dot(one.values[_EMBED], one.slopes[_EMBED])
         if steps:
-            starts = {i: _baseline(embeddings[i], baseline) for i in group}
-            moves = {i: embeddings[i] - starts[i] for i in group}
-            for one in sweep(group, embedded=starts):
+            moves = {i: _move(embeddings[i], responses[i], baseline) for i in group}
+            ends = {i: embeddings[i] - moves[i] for i in group}
+            for one in sweep(group, sites=[], embedded=ends):
                 bottom[one.item] = one.score
+            mean = {i: torch.zeros_like(embeddings[i], dtype=torch.float64) for i in group}
             for share, weight in quadrature(steps):
-                for one in sweep(group, embedded={i: starts[i] + share * moves[i] for i in group}):
-                    part = _dot(moves[one.item], one.slopes[_EMBED])
-                    integrated[one.item] += weight * part
+                for one in sweep(group, embedded={i: ends[i] + share * moves[i] for i in group}):
+                    mean[one.item] += weight * one.slopes[_EMBED]
+            for i in group:
+                where = slice(*responses[i])
+                integrated[i][where] = _dot(moves[i], mean[i])[where]
         if progress is not None:
             progress(len(group))
     return EmbeddingGradients(gradient, integrated, score, bottom)
 
 
-def _baseline(embedding: Tensor, kind: str) -> Tensor:
-    if kind == "zero":
-        return torch.zeros_like(embedding)
-    return embedding.double().mean(0, keepdim=True).to(embedding.dtype).expand_as(embedding)
+def _move(embedding: Tensor, response: Span, baseline: str) -> Tensor:
+    """The item's embeddings less the baseline's: ``[token, width]``, zero around the response."""
+    move = torch.zeros_like(embedding)
+    inside = embedding[slice(*response)]
+    mean = inside.double().mean(0).to(inside.dtype)
+    move[slice(*response)] = inside if baseline == "zero" else inside - mean
+    return move
 
 
 def _dot(a: Tensor, b: Tensor) -> Floats:

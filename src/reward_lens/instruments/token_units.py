@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -37,10 +37,13 @@ class Units:
         Half-open token spans: every token of the item, or the sentences of its response.
     response : list of (int, int)
         The tokens of the response; all tokens where it was not located.
+    texts : list of list of str
+        What the sentences say; empty where the units are tokens.
     """
 
     spans: list[list[Span]]
     response: list[Span]
+    texts: list[list[str]]
 
     @classmethod
     def of(cls, signal: ClassifierRM, sides: Sides, unit: str, truncate: str) -> Units:
@@ -51,7 +54,7 @@ class Units:
         TokenizeError
             If sentences are asked for and an item's tokens could not be placed in its text.
         """
-        spans, responses = [], []
+        spans, responses, texts = [], [], []
         items = [*sides.pairs.chosen, *sides.pairs.rejected]
         for k, item in enumerate(items):
             aligned = signal.encoder.align(item, truncate)
@@ -67,8 +70,10 @@ class Units:
                     f"in the text could not be verified, so its sentences are unknown; use "
                     f"unit='token'"
                 )
-            spans.append(sentence_spans(aligned, response))
-        return cls(spans, responses)
+            sentences = sentence_spans(aligned, response)
+            spans.append(sentences)
+            texts.append([_said(aligned, span) for span in sentences])
+        return cls(spans, responses, texts)
 
     def inside(self) -> list[npt.NDArray[np.bool_]]:
         """Which units of each item lie in the response."""
@@ -99,23 +104,18 @@ class Units:
             for spans, row in zip(self.spans, values, strict=True)
         ]
 
-    def table(
-        self, sides: Sides, tokens: Sequence[str], values: Mapping[str, Ragged]
-    ) -> pd.DataFrame:
-        """One row per unit: side, pair, number, token span, text and values.
+    def table(self, sides: Sides, values: Mapping[str, Ragged]) -> pd.DataFrame:
+        """One row per sentence: side, pair, number, token span, text and values.
 
         Parameters
         ----------
-        tokens : sequence of str
-            Text of every token, item after item.
         values : mapping
-            Method -> ragged values of the units.
+            Method -> ragged values of the sentences.
         """
-        rows, begin = [], 0
-        for k, (spans, encoded) in enumerate(zip(self.spans, sides.encoded, strict=True)):
+        rows = []
+        for k, (spans, texts) in enumerate(zip(self.spans, self.texts, strict=True)):
             side, pair = divmod(k, len(sides.pairs))
-            for number, (start, stop) in enumerate(spans):
-                text = "".join(tokens[begin + start : begin + stop])
+            for number, ((start, stop), text) in enumerate(zip(spans, texts, strict=True)):
                 rows.append(
                     {
                         "side": SIDES[side],
@@ -127,7 +127,6 @@ class Units:
                         **{method: float(found[k][number]) for method, found in values.items()},
                     }
                 )
-            begin += len(encoded.ids)
         return pd.DataFrame(rows)
 
 
@@ -153,6 +152,13 @@ def sentence_spans(aligned: Alignment, response: Span) -> list[Span]:
     number = np.searchsorted(ends, final_character, side="right")
     starts = [first, *(first + 1 + np.flatnonzero(np.diff(number) > 0)).tolist()]
     return list(zip(starts, [*starts[1:], last], strict=True))
+
+
+def _said(aligned: Alignment, span: Span) -> str:
+    """The text of some tokens, which can share a character."""
+    assert aligned.spans is not None
+    start, stop = span
+    return aligned.text[aligned.spans[start][0] : aligned.spans[stop - 1][1]]
 
 
 def padded(values: Ragged) -> Floats:

@@ -11,13 +11,13 @@ import pandas as pd
 import xarray as xr
 
 from reward_lens.data import Pairs, as_pairs
-from reward_lens.errors import CapabilityError
+from reward_lens.errors import CapabilityError, DataError
 from reward_lens.evidence import Evidence, Interval, Tier, Units
 from reward_lens.evidence.intervals import cluster_t
 from reward_lens.instruments.patching_grid import patch_grid
 from reward_lens.instruments.rank_agreement import mean_agreement, rank_correlation
 from reward_lens.instruments.token_alignment import Where
-from reward_lens.instruments.write_attribution import attribution
+from reward_lens.instruments.write_attribution import attribution as attribution_of
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
@@ -40,6 +40,8 @@ def compare_views(
     layers: Sequence[int] | None = None,
     components: Sequence[str] | None = None,
     executor: str | None = None,
+    attribution: Evidence | None = None,
+    grid: Evidence | None = None,
     readout: str = "reward",
     position: str | None = None,
     truncate: str = "error",
@@ -61,6 +63,10 @@ def compare_views(
     positions, direction, layers, components, executor
         As for :func:`~reward_lens.instruments.patching_grid.patch_grid`. At other positions than
         ``final`` patching changes more than what attribution reads: part of the gap is then that.
+    attribution, grid : Evidence, optional
+        Either view where it was measured before, on these pairs or on some of them, with the same
+        options; it is not run again. The pairs that both were measured on are compared. What a
+        ``grid`` patched, and where, is then its own.
     readout : str
     position : {"native", "last", "first", "mean"}, optional
         Which token is read.
@@ -80,7 +86,8 @@ def compare_views(
     Raises
     ------
     CapabilityError, AnatomyError, DataError, NumericsError
-        As the two instruments do.
+        As the two instruments do; a view that was measured on another signal, on other pairs or
+        with other options is a ``DataError`` that says which.
 
     Notes
     -----
@@ -90,18 +97,22 @@ def compare_views(
     if by not in BY:
         raise CapabilityError(f"by={by!r}: choose one of {', '.join(BY)}")
     given = as_pairs(pairs)
-    patched = patch_grid(
-        signal, given, by=by, positions=positions, direction=direction, layers=layers,
-        components=components, executor=executor, readout=readout, position=position,
-        truncate=truncate, batch_tokens=batch_tokens, progress=progress,
+    same = {"by": by, "readout": readout, "truncate": truncate}
+    for name, view in (("attribution", attribution), ("grid", grid)):
+        if view is not None:
+            _refuse_other(signal, given, name, view, position, same)
+    given = _shared(given, attribution, grid)
+    options: dict[str, Any] = {"position": position, "batch_tokens": batch_tokens,
+                               "progress": progress, **same}  # fmt: skip
+    patched = grid or patch_grid(
+        signal, given, positions=positions, direction=direction, layers=layers,
+        components=components, executor=executor, **options,
     )  # fmt: skip
-    written = attribution(
-        signal, given, by=by, readout=readout, position=position, truncate=truncate,
-        batch_tokens=batch_tokens, progress=progress,
-    )  # fmt: skip
-    effects = patched.value.sel(quantity="effect", drop=True)
+    written = attribution or attribution_of(signal, given, **options)
+    ran = [e for e, known in ((written, attribution), (patched, grid)) if known is None]
+    effects = patched.value.sel(quantity="effect", pair=given.ids, drop=True)
     names = [str(c) for c in effects["component"].values]
-    writes = written.value.sel(side="margin", write=names).values
+    writes = written.value.sel(side="margin", write=names, pair=given.ids).values
     directions = [str(d) for d in effects["direction"].values]
     rho = np.array([[rank_correlation(w, e) for w, e in zip(writes, each, strict=True)]
                     for each in effects.values])  # fmt: skip
@@ -124,13 +135,85 @@ def compare_views(
         interventions=patched.subject.interventions,
         parents=(written.id, patched.id),
         parameters={**patched.provenance.parameters, "components": names},
-        cost=written.provenance.cost_forwards + patched.provenance.cost_forwards,
+        cost=sum(e.provenance.cost_forwards for e in ran),
         uncertainty=tuple(i for i in found if i is not None),
         tables={
             "agreement": _agreement(directions, rho, writes, effects.values, given),
             "components": _components(directions, names, writes, effects.values, given),
         },
     )
+
+
+def _refuse_other(
+    signal: ClassifierRM,
+    pairs: Pairs,
+    name: str,
+    view: Evidence,
+    position: str | None,
+    options: dict[str, Any],
+) -> None:
+    """Refuse a view that speaks of something else.
+
+    Raises
+    ------
+    DataError
+        Naming the view and what differs.
+    """
+    said = _differs(signal, pairs, name, view, position, options)
+    if said:
+        raise DataError(f"compare_views: {name}= {said}; leave it out to have it measured here")
+
+
+def _differs(
+    signal: ClassifierRM,
+    pairs: Pairs,
+    name: str,
+    view: Evidence,
+    position: str | None,
+    options: dict[str, Any],
+) -> str:
+    """How a view differs from what is asked for; empty if it does not."""
+    wanted = {"attribution": "attribution", "grid": "patch_grid"}[name]
+    settings, subject = view.provenance.parameters, view.subject
+    if view.instrument != wanted:
+        return f"is evidence of {view.instrument}, not of {wanted}"
+    if subject.signal != signal.fingerprint:
+        return "was measured on another signal"
+    if subject.notes["position"] != (position or signal.meta.position):
+        return f"was read at position {subject.notes['position']!r}"
+    for key, value in options.items():
+        if settings[key] != value:
+            return f"was measured with {key}={settings[key]!r}, not {value!r}"
+    if settings.get("ablation") is not None:
+        return "is an ablation, and no exchange between the sides"
+    known = set(pairs.ids)
+    unknown = [i for i in view.value["pair"].values.tolist() if i not in known]
+    if unknown:
+        return f"was measured on pairs that are not here (first: {unknown[0]!r})"
+    if _of(pairs, view).fingerprint != subject.data:
+        return "was measured on other texts under the same ids"
+    return ""
+
+
+def _of(pairs: Pairs, view: Evidence) -> Pairs:
+    """The pairs a view was measured on, in its order."""
+    place = {pair: k for k, pair in enumerate(pairs.ids)}
+    return pairs.select(place[i] for i in view.value["pair"].values.tolist())
+
+
+def _shared(pairs: Pairs, *views: Evidence | None) -> Pairs:
+    """The pairs that every view that is given was measured on.
+
+    Raises
+    ------
+    DataError
+        If there are none.
+    """
+    kept = set(pairs.ids)
+    for view in views:
+        if view is not None:
+            kept &= set(view.value["pair"].values.tolist())
+    return pairs.select(k for k, i in enumerate(pairs.ids) if i in kept)
 
 
 def _agreement(

@@ -15,7 +15,10 @@ from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 640, 260
 MOST_POINTS = 800
-_LEFT, _RIGHT, _TOP, _BOTTOM = 62, 12, 12, 44
+LEFT, RIGHT, TOP, BOTTOM = 80, 14, 12, 50
+#: Room for the labels of rows, and for the numbers at their end. Letters are drawn larger on a
+#: narrow screen, where the drawing shrinks (see page.css), and have to fit then too.
+ROW_LABELS, NUMBERS = 210, 78
 
 
 @dataclass(frozen=True)
@@ -29,8 +32,8 @@ class Axes:
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Place of a data point."""
         (x0, x1), (y0, y1) = self.x, self.y
-        px = _LEFT + (x - x0) / (x1 - x0) * (WIDTH - _LEFT - _RIGHT)
-        py = self.height - _BOTTOM - (y - y0) / (y1 - y0) * (self.height - _TOP - _BOTTOM)
+        px = LEFT + (x - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT)
+        py = self.height - BOTTOM - (y - y0) / (y1 - y0) * (self.height - TOP - BOTTOM)
         return round(px, 1), round(py, 1)
 
 
@@ -57,27 +60,28 @@ def padded(values: Sequence[float] | npt.NDArray[np.float64], zero: bool = True)
     return low - room, high + room
 
 
-def _frame(axes: Axes, x_label: str, y_label: str, title: str, body: list[str]) -> Markup:
+def frame(axes: Axes, x_label: str, y_label: str, title: str, body: list[str]) -> Markup:
+    """Axes with ticks and labels around what is drawn."""
     out = [
         f'<svg viewBox="0 0 {WIDTH} {axes.height}" role="img" aria-label="{escape(title)}">',
         f"<title>{escape(title)}</title>",
     ]
     for t in ticks(*axes.y):
         x, y = axes.at(axes.x[0], t)
-        out.append(f'<line class="grid" x1="{x}" y1="{y}" x2="{WIDTH - _RIGHT}" y2="{y}"/>')
+        out.append(f'<line class="grid" x1="{x}" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}"/>')
         out.append(f'<text class="tick" x="{x - 6}" y="{y + 4}" text-anchor="end">{t:g}</text>')
     for t in ticks(*axes.x):
         x, y = axes.at(t, axes.y[0])
-        out.append(f'<text class="tick" x="{x}" y="{y + 16}" text-anchor="middle">{t:g}</text>')
+        out.append(f'<text class="tick" x="{x}" y="{y + 18}" text-anchor="middle">{t:g}</text>')
     if axes.y[0] < 0 < axes.y[1]:
         x, y = axes.at(axes.x[0], 0)
-        out.append(f'<line class="zero" x1="{x}" y1="{y}" x2="{WIDTH - _RIGHT}" y2="{y}"/>')
-    middle = (WIDTH + _LEFT) / 2
+        out.append(f'<line class="zero" x1="{x}" y1="{y}" x2="{WIDTH - RIGHT}" y2="{y}"/>')
+    middle = (WIDTH + LEFT) / 2
     out.append(
         f'<text class="label" x="{middle}" y="{axes.height - 8}" text-anchor="middle">'
         f"{escape(x_label)}</text>"
     )
-    half = (axes.height - _BOTTOM) / 2
+    half = (axes.height - BOTTOM) / 2
     out.append(
         f'<text class="label" transform="translate(14 {half}) rotate(-90)" text-anchor="middle">'
         f"{escape(y_label)}</text>"
@@ -112,11 +116,11 @@ def curves(lines: Sequence[Curve], x_label: str, y_label: str, title: str) -> Ma
         body.append(f'<polyline class="line s{k}" points="{_points(points)}"/>')
         marks = "".join(f'<circle class="s{k}" cx="{px}" cy="{py}" r="2.5"/>' for px, py in points)
         body.append(marks)
-        lx = _LEFT + 12
-        ly = _TOP + 14 + 16 * k
+        lx = LEFT + 12
+        ly = TOP + 14 + 20 * k
         body.append(f'<line class="line s{k}" x1="{lx}" y1="{ly}" x2="{lx + 34}" y2="{ly}"/>')
         body.append(f'<text class="tick" x="{lx + 40}" y="{ly + 4}">{escape(c.name)}</text>')
-    return _frame(axes, x_label, y_label, title, body)
+    return frame(axes, x_label, y_label, title, body)
 
 
 def _points(points: list[tuple[float, float]]) -> str:
@@ -135,7 +139,7 @@ def scatter(
     for a, b in zip(x[order], y[order], strict=True):
         px, py = axes.at(float(a), float(b))
         body.append(f'<circle class="dot" cx="{px}" cy="{py}" r="2.5"/>')
-    return _frame(axes, x_label, y_label, title, body)
+    return frame(axes, x_label, y_label, title, body)
 
 
 def histogram(values: npt.NDArray[np.float64], x_label: str, title: str) -> Markup:
@@ -154,7 +158,7 @@ def histogram(values: npt.NDArray[np.float64], x_label: str, title: str) -> Mark
                 f'<rect class="bar {kind}" x="{x0}" y="{y0}" width="{max(x1 - x0 - 1, 1):.1f}" '
                 f'height="{y1 - y0:.1f}"><title>{a:.3g} to {b:.3g}: {count}</title></rect>'
             )
-    return _frame(axes, x_label, "pairs", title, body)
+    return frame(axes, x_label, "pairs", title, body)
 
 
 @dataclass(frozen=True)
@@ -169,28 +173,28 @@ class Row:
 
 def rows(data: Sequence[Row], x_label: str, title: str, *, mark: float | None = None) -> Markup:
     """Horizontal bars from zero, or, with ``mark``, points with intervals around a marked value."""
-    step, left = 20, 190
-    height = _TOP + step * len(data) + _BOTTOM
+    step, left = 22, ROW_LABELS
+    height = TOP + step * len(data) + BOTTOM
     every = [v for r in data for v in (r.value, r.low, r.high)]
     low, high = (0.0, 1.0) if mark is not None else padded(every)
 
     def at(v: float) -> float:
-        return round(left + (v - low) / (high - low) * (WIDTH - left - 64), 1)
+        return round(left + (v - low) / (high - low) * (WIDTH - left - NUMBERS), 1)
 
     out = [
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}">',
         f"<title>{escape(title)}</title>",
     ]
     for t in ticks(low, high):
-        x, bottom = at(t), height - _BOTTOM
-        out.append(f'<line class="grid" x1="{x}" y1="{_TOP}" x2="{x}" y2="{bottom}"/>')
+        x, bottom = at(t), height - BOTTOM
+        out.append(f'<line class="grid" x1="{x}" y1="{TOP}" x2="{x}" y2="{bottom}"/>')
         out.append(
-            f'<text class="tick" x="{x}" y="{bottom + 16}" text-anchor="middle">{t:g}</text>'
+            f'<text class="tick" x="{x}" y="{bottom + 18}" text-anchor="middle">{t:g}</text>'
         )
     line = at(mark if mark is not None else 0.0)
-    out.append(f'<line class="zero" x1="{line}" y1="{_TOP}" x2="{line}" y2="{height - _BOTTOM}"/>')
+    out.append(f'<line class="zero" x1="{line}" y1="{TOP}" x2="{line}" y2="{height - BOTTOM}"/>')
     for k, r in enumerate(data):
-        y = _TOP + step * k + step / 2
+        y = TOP + step * k + step / 2
         out.append(
             f'<text class="tick" x="{left - 8}" y="{y + 4}" text-anchor="end">'
             f"{escape(r.label)}</text>"

@@ -42,7 +42,7 @@ def shown(value: Any, form: str) -> str:
 
 
 class Numbers:
-    """Formats numbers of named evidence as spans that say where they are from.
+    """Formats numbers of named evidence as elements that say where they are from.
 
     Parameters
     ----------
@@ -53,7 +53,6 @@ class Numbers:
         self._evidence = evidence
 
     def __call__(self, name: str, path: str, form: str = ".3g") -> Markup:
-        """Return ``<span data-e=… data-p=… data-f=…>number</span>``."""
+        """Return ``<data value="name|path|form">number</data>``."""
         text = shown(resolve(self._evidence[name], path), form)
-        template = Markup('<span class="n" data-e="{}" data-p="{}" data-f="{}">{}</span>')
-        return template.format(name, path, form, text)
+        return Markup('<data value="{}|{}|{}">{}</data>').format(name, path, form, text)

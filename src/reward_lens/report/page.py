@@ -56,6 +56,7 @@ def render(page: Page, evidence: Mapping[str, Evidence], shown: Pairs) -> str:
     """
     number = Numbers(evidence)
     sections: list[Section] = build_sections(evidence, shown, number, page.missing)
+    costs = [(name, e.provenance.cost_forwards) for name, e in evidence.items()]
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     here = files(__package__)
     template = environment.from_string(here.joinpath("page.html.j2").read_text("utf-8"))
@@ -68,6 +69,8 @@ def render(page: Page, evidence: Mapping[str, Evidence], shown: Pairs) -> str:
         "css": Markup(here.joinpath("page.css").read_text("utf-8")),
         "summary": summary(evidence, number),
         "sections": sections,
+        "costs": costs,
+        "forwards": sum(cost for _, cost in costs),
         "receipts": [(name, receipt_lines(e)) for name, e in evidence.items()],
     }
     return template.render(values)

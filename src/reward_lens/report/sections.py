@@ -2,56 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import pandas as pd
 from markupsafe import Markup
 
 from reward_lens.data import Pairs
-from reward_lens.evidence import Evidence, Interval
+from reward_lens.evidence import Evidence
 from reward_lens.report import figures
+from reward_lens.report.causes import causes
 from reward_lens.report.numbers import Numbers, resolve
-from reward_lens.report.tokens import scales, text_map
-
-Cell = str | Markup
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A drawing and what it shows."""
-
-    svg: Markup
-    caption: str
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table that can be folded."""
-
-    title: str
-    head: list[str]
-    rows: list[list[Cell]]
-    open: bool = False
-
-
-@dataclass(frozen=True)
-class Section:
-    """One section of the page."""
-
-    id: str
-    title: str
-    text: list[Cell] = field(default_factory=list)
-    figures: list[Figure] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
-    labels: str = ""
-    pairs: list[dict[str, Any]] = field(default_factory=list)
-    has_curves: bool = False
-    has_sources: bool = False
-    scales: str = ""
+from reward_lens.report.pair_texts import pair_section
+from reward_lens.report.parts import (
+    MEAN_INTERVALS,
+    Cell,
+    Figure,
+    Section,
+    Table,
+    interval,
+    labels,
+    records,
+)
+from reward_lens.report.summary import because, summary
 
 
 def build_sections(
@@ -64,11 +36,13 @@ def build_sections(
         "lens": _lens,
         "attribution": _attribution,
         "attribution_heads": _heads,
-        "batch_effect": _batch_effect,
     }
     found = [make(evidence[k], number) for k, make in makers.items() if k in evidence]
-    if "token_curves" in evidence or "source_attribution" in evidence:
-        found.append(_pairs(evidence, shown, number))
+    found += [section] if (section := causes(evidence, number)) is not None else []
+    if "batch_effect" in evidence:
+        found.append(_batch_effect(evidence["batch_effect"], number))
+    if "token_map" in evidence or "source_attribution" in evidence:
+        found.append(pair_section(evidence, shown, number))
     if missing:
         rows: list[list[Cell]] = [[k, v] for k, v in missing.items()]
         table = Table("What did not run, and why", ["instrument", "reason"], rows, open=True)
@@ -76,101 +50,20 @@ def build_sections(
     return found
 
 
-def labels(e: Evidence) -> str:
-    """Tier, gauge, units and trust, as they stand under every figure; and the readout's note."""
-    note = e.subject.notes.get("readout_note")
-    said = [
-        e.tier.value,
-        f"gauge {e.gauge.value}",
-        f"{e.units.value} units",
-        f"trust {e.trust.name.lower()}",
-        *([str(note)] if note else []),
-    ]
-    return " · ".join(said)
-
-
-def interval(number: Numbers, name: str, key: str, form: str = ".3f") -> Markup:
-    """An estimate with its interval, every number traced."""
-    n = {f: number(name, f"interval/{key}/{f}", form) for f in ("estimate", "low", "high")}
-    return Markup("{} (95 % interval {} to {})").format(n["estimate"], n["low"], n["high"])
-
-
-def summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str, Cell]]:
-    """Answers to what a reader asks first."""
-    said: list[tuple[str, Cell]] = []
-    checks = evidence["conformance"].tables["checks"]
-    failed = checks[~checks["passed"]]["check"].tolist()
-    loaded = f"{len(checks) - len(failed)} of {len(checks)} conformance checks hold"
-    answer = "Yes" if not failed else "No"
-    said.append(("Is it loaded right?", f"{answer}: {loaded}{_listed(failed)}."))
-    i = evidence["preference"].interval("accuracy")
-    said.append((
-        "How often does it prefer the chosen response?",
-        Markup("{} of {} pairs in {} lineages.").format(
-            interval(number, "preference", "accuracy"),
-            number("preference", "interval/accuracy/n", "d"),
-            number("preference", "interval/accuracy/clusters", "d"),
-        ) + _against_half(i),
-    ))  # fmt: skip
-    said.append((
-        "Does length matter?",
-        Markup("Within a prompt, one e-fold of length changes the score by {} reward{}. Over all "
-               "texts, the rank correlation of score and length is {}.").format(
-            interval(number, "preference", "length.slope"),
-            _because(evidence["preference"].interval("length.slope").note),
-            interval(number, "preference", "length.correlation"),
-        ),
-    ))  # fmt: skip
-    if "lens" in evidence:
-        said.append((
-            "Where does the preference form?",
-            Markup("The median margin first reaches half its final value at depth {} (norm frozen) "
-                   "or {} (norm applied) of {}.").format(
-                number("lens", "table/crystallization/0/median_first", "g"),
-                number("lens", "table/crystallization/1/median_first", "g"),
-                int(evidence["lens"].value.sizes["depth"]) - 1,
-            ),
-        ))  # fmt: skip
-    levels = {e.trust for e in evidence.values()}
-    lowest = min(levels).name.lower()
-    said.append((
-        "How far can this be trusted?",
-        f"Every number here is at least {lowest}. Exploratory means that no planted rule has shown "
-        f"that the instrument finds what it should on this model: leads, not findings.",
-    ))  # fmt: skip
-    return said
-
-
-def _listed(names: list[str]) -> str:
-    return f" (failed: {', '.join(names)})" if names else ""
-
-
-def _because(note: str) -> str:
-    return f" ({note})" if note else ""
-
-
-def _against_half(i: Interval) -> str:
-    """A verdict against a coin, or why there is none."""
-    if math.isnan(i.low):
-        return f" No interval: {i.note}."
-    if "doubtful" in i.note:
-        return f" No verdict: {i.note}."
-    if i.low > 0.5:
-        return " Better than a coin."
-    return " Worse than a coin." if i.high < 0.5 else " Not told apart from a coin."
-
-
 def _conformance(e: Evidence, number: Numbers) -> Section:
+    checks = records(e.tables["checks"])
+    # What a check means is said where it does not hold.
+    failed = [c for c in checks if not c["passed"]]
+    head = ["", "check", "measured", "allowed", *(["means"] if failed else [])]
     rows: list[list[Cell]] = [
-        ["ok" if r["passed"] else "FAILED", r["check"], r["measured"], r["allowed"],
-         "" if r["passed"] else r["meaning"]]
-        for r in _records(e.tables["checks"])
+        ["ok" if c["passed"] else "FAILED", c["check"], c["measured"], c["allowed"],
+         *(["" if c["passed"] else c["meaning"]] if failed else [])]
+        for c in checks
     ]  # fmt: skip
     return Section(
         "conformance", "Is it loaded right?",
         ["Our reading against the model's own forward on one unpadded text at a time."],
-        tables=[Table("Conformance checks", ["", "check", "measured", "allowed", "means"], rows,
-                      open=True)],
+        tables=[Table("Conformance checks", head, rows, open=True)],
     )  # fmt: skip
 
 
@@ -184,7 +77,7 @@ def _preference(e: Evidence, number: Numbers) -> Section:
     ]
     points = [
         figures.Row(r["group"].removeprefix("subset="), r["accuracy"], r["low"], r["high"])
-        for r in _records(table)
+        for r in records(table)
     ]
     margins = e.value.sel(side="margin").values.astype(float)
     scores = e.tables["scores"]
@@ -197,6 +90,8 @@ def _preference(e: Evidence, number: Numbers) -> Section:
         for k, q in enumerate(e.tables["margins"]["quantile"])
     ]  # fmt: skip
     head = ["group", *(c.replace("_", " ") for c in columns), "note"]
+    how = labels(e)
+    accuracies = labels(e, units="share", intervals=MEAN_INTERVALS)
     tables = [
         Table("Accuracy by group", head, rows),
         Table("Quantiles of the margin", ["quantile", "margin", "size of margin"], quantiles),
@@ -214,32 +109,23 @@ def _preference(e: Evidence, number: Numbers) -> Section:
             Markup("Within a prompt, one e-fold of response length changes the score by {} reward"
                    "{}.").format(
                 interval(number, "preference", "length.slope"),
-                _because(e.interval("length.slope").note)),
+                because(e.interval("length.slope").note)),
         ],
         [
-            figures_of(figures.rows(points, "share of pairs with the chosen response ahead",
-                                    "Accuracy by group with 95 % intervals", mark=0.5),
-                       "Accuracy by group; whiskers are 95 % intervals, the line is a coin."),
-            figures_of(figures.histogram(margins, "margin (reward)", "Histogram of margins"),
-                       "Margins, chosen minus rejected. Filled: chosen ahead; outlined: behind."),
-            figures_of(figures.scatter(ratio, margins[known],
-                                       "log(characters chosen / rejected), responses",
-                                       "margin (reward)", "Margin against length ratio"),
-                       "Margin against the length ratio of the two sides, in the same prompt; "
-                       f"at most {figures.MOST_POINTS} pairs are drawn."),
+            Figure(figures.rows(points, "share of pairs with the chosen response ahead",
+                                "Accuracy by group with 95 % intervals", mark=0.5),
+                   "Accuracy by group; whiskers are 95 % intervals, the line is a coin.",
+                   accuracies),
+            Figure(figures.histogram(margins, "margin (reward)", "Histogram of margins"),
+                   "Margins, chosen minus rejected. Filled: chosen ahead; outlined: behind.", how),
+            Figure(figures.scatter(ratio, margins[known],
+                                   "log(characters chosen / rejected), responses",
+                                   "margin (reward)", "Margin against length ratio"),
+                   "Margin against the length ratio of the two sides, in the same prompt; "
+                   f"at most {figures.MOST_POINTS} pairs are drawn.", how),
         ],
-        tables, labels(e),
+        tables,
     )  # fmt: skip
-
-
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a table as plain mappings."""
-    return [{str(k): v for k, v in row.items()} for row in table.to_dict(orient="records")]
-
-
-def figures_of(svg: Markup, caption: str) -> Figure:
-    """A figure with its caption."""
-    return Figure(svg, caption)
 
 
 def _positions(e: Evidence, number: Numbers) -> Table:
@@ -282,7 +168,7 @@ def _lens(e: Evidence, number: Numbers) -> Section:
     curve_rows: list[list[Cell]] = [
         [r["reading"], str(r["depth"]),
          *(number("lens", f"table/curve/{k}/{c}") for c in curve_fields)]
-        for k, r in enumerate(_records(table))
+        for k, r in enumerate(records(table))
     ]  # fmt: skip
     return Section(
         "lens", "Where does it form?",
@@ -291,14 +177,13 @@ def _lens(e: Evidence, number: Numbers) -> Section:
          "have written; with the norm applied at each depth, it is what the head would say if the "
          "network ended there. The two can disagree by most of a network, so both are shown.",
          f"{e.value.sizes['pair']} pairs."],
-        [figures_of(figures.curves(lines, "depth (layers)", "mean margin (reward)",
-                                   "Mean margin by depth under both readings"),
-                    "Mean margin by depth, bands are 95 % intervals. Solid: norm frozen; dashed: "
-                    "norm applied.")],
+        [Figure(figures.curves(lines, "depth (layers)", "mean margin (reward)",
+                               "Mean margin by depth under both readings"),
+                "Mean margin by depth, bands are 95 % intervals. Solid: norm frozen; dashed: "
+                "norm applied.", labels(e, intervals=MEAN_INTERVALS))],
         [Table("Crossings of half the final margin", summary_head, rows, open=True),
          Table("The curve in numbers", ["reading", "depth", "mean margin", "low", "high",
                                         "median share", "share with final sign"], curve_rows)],
-        labels(e),
     )  # fmt: skip
 
 
@@ -338,12 +223,11 @@ def _writes(
         name, title,
         [text, Markup("Without rounding the writes miss the score by at most {} of their size.")
          .format(check)],
-        [figures_of(figures.rows(bars, "share of the margin",
-                                 f"{title} Share of the margin by write"),
-                    "Share of the margin, signed towards its final sign, over all pairs. Filled: "
-                    "towards the final margin; outlined: against.")],
+        [Figure(figures.rows(bars, "share of the margin",
+                             f"{title} Share of the margin by write"),
+                "Share of the margin, signed towards its final sign, over all pairs. Filled: "
+                "towards the final margin; outlined: against.", labels(e, units="share"))],
         [Table("Writes", ["write", "mean (reward)", "low", "high", "mean size", "share"], rows)],
-        labels(e),
     )  # fmt: skip
 
 
@@ -361,38 +245,6 @@ def _batch_effect(e: Evidence, number: Numbers) -> Section:
         number("batch_effect", f"{row}/could_flip", "d"),
     )
     return Section("batch_effect", "How exact are the scores?", [text], labels=labels(e))
-
-
-def _pairs(evidence: Mapping[str, Evidence], shown: Pairs, number: Numbers) -> Section:
-    curves, sources = evidence.get("token_curves"), evidence.get("source_attribution")
-    scale = scales(curves, sources)
-    ids = evidence["preference"].tables["scores"]["pair"].tolist()
-    rows = []
-    for pair in shown:
-        k = ids.index(pair.id)
-        sides = [
-            {
-                "name": side,
-                "score": number("preference", f"table/scores/{k}/{side}"),
-                "text": text_map(curves, sources, pair.id, side, scale),
-            }
-            for side in ("chosen", "rejected")
-        ]
-        margin = number("preference", f"table/scores/{k}/margin", "+.3g")
-        rows.append({"id": pair.id, "subset": pair.subset, "margin": margin, "sides": sides})
-    about = ["The pairs with the highest, the lowest and the smallest margins, of those short "
-             "enough for a page."]  # fmt: skip
-    full = f"{scale.source:.3g} reward"
-    if curves is not None:
-        about[0] += (" A prefix score is what the model would give the text cut there; it was "
-                     "trained to be read at the end only.")  # fmt: skip
-        full = f"{scale.change:.3g} and {full}"
-    measured = curves if curves is not None else sources
-    return Section(
-        "pairs", "Pairs, token by token", list(about),
-        labels=labels(measured) if measured is not None else "", pairs=rows,
-        has_curves=curves is not None, has_sources=sources is not None, scales=full,
-    )  # fmt: skip
 
 
 __all__ = ["Section", "build_sections", "resolve", "summary"]

@@ -1,0 +1,232 @@
+"""The commands ``audit`` and ``demo``: one page and its evidence."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reward_lens.cli_options import (
+    Bars,
+    Base,
+    BatchTokens,
+    Bos,
+    Device,
+    Download,
+    Dtype,
+    Eos,
+    Head,
+    Json,
+    Limit,
+    Model,
+    PairFile,
+    Position,
+    Readout,
+    Revision,
+    Sign,
+    Template,
+    Truncate,
+    checked_truncate,
+    load,
+    plain_errors,
+)
+from reward_lens.cli_output import check_parent, cut_note, say_left_out
+from reward_lens.cli_values import read_concept
+
+if TYPE_CHECKING:
+    from reward_lens.auditing import Audit
+    from reward_lens.data import Pairs
+    from reward_lens.evidence import Evidence
+    from reward_lens.signals import ClassifierRM, SignalMeta
+
+
+def audit(
+    ctx: typer.Context,
+    model: Model,
+    pairs: PairFile,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The report, an HTML file.")],
+    json: Json = False,
+    limit: Limit = None,
+    split: Annotated[
+        Path | None, typer.Option(help="JSON file of part name -> ids; parts are reported apart.")
+    ] = None,
+    sample: Annotated[int, typer.Option(help="Pairs for lens and attribution.")] = 300,
+    causal_sample: Annotated[
+        int | None, typer.Option(help="Pairs of it that are patched; 64, or what is affordable.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
+    concept: Annotated[
+        Path | None,
+        typer.Option(help="Labelled rows or pairs: how the reward answers to that concept."),
+    ] = None,
+    truncate: Truncate = "error",
+    readout: Readout = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    head: Head = None,
+    position: Position = "native",
+    template: Template = None,
+    bos: Bos = None,
+    eos: Eos = None,
+    sign: Sign = None,
+    base: Base = None,
+    revision: Revision = None,
+    batch_tokens: BatchTokens = 4096,
+    allow_download: Download = False,
+) -> None:
+    """Prove the load, score pairs, run the instruments; write a report and its evidence."""
+    check_parent(output, pairs)
+    cut = checked_truncate(truncate)
+    from reward_lens.auditing import audit as run_audit
+    from reward_lens.data import load_pairs
+
+    with plain_errors():
+        given = load_pairs(pairs, limit=limit, allow_download=allow_download)
+        parts = _parts(split, given)
+        labelled = None if concept is None else read_concept(concept)
+        signal = load(model, ctx)
+        found = run_audit(
+            signal,
+            given,
+            sample=sample,
+            causal_sample=causal_sample,
+            seed=seed,
+            parts=parts,
+            concept=labelled,
+            truncate=cut,
+            readout=readout,
+            batch_tokens=batch_tokens,
+            reporter=Bars(),
+        )
+    _finish(signal, found, output, json, notes=())
+
+
+def _parts(split: Path | None, pairs: Pairs) -> dict[str, list[str]] | None:
+    from reward_lens.errors import DataError
+
+    if split is None:
+        return None
+    try:
+        parts = jsonlib.loads(split.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{split}: not a JSON file of part name -> ids ({error})") from error
+    if not isinstance(parts, dict):
+        raise DataError(f"{split}: expected an object of part name -> ids")
+    # With --limit, and for pairs left out, the file names ids that are not here.
+    return {name: part.ids for name, part in pairs.split(parts, partial=True).items()}
+
+
+def _finish(
+    signal: ClassifierRM,
+    found: Audit,
+    output: Path,
+    json: bool,
+    notes: tuple[str, ...],
+    title: str | None = None,
+) -> None:
+    """Write page and evidence, say where they are, exit by what was found."""
+    from reward_lens.evidence import write_jsonl
+    from reward_lens.report import Page, write_page
+
+    beside = output.with_suffix(".evidence.jsonl")
+    m = signal.meta
+    facts = (
+        f"{m.architecture}, {m.n_layers} layers of width {m.width}, {m.dtype} on {m.device}, "
+        f"{m.kernel} attention; {_form(m)}; head {m.head}, read at {_place(m)}; readout "
+        f"{_readout(found['preference'])}"
+    )
+    if found.left_out:
+        notes = (*notes, f"{len(found.left_out)} over-long pairs were left out: "
+                 f"{', '.join(list(found.left_out)[:5])}"
+                 f"{' and more' if len(found.left_out) > 5 else ''}.")  # fmt: skip
+    said_cut = cut_note(found["preference"], m)
+    if said_cut:
+        typer.echo(said_cut, err=True)
+        notes = (*notes, said_cut + ".")
+    page = Page(
+        title=title or Path(m.source).name,
+        facts=facts,
+        command=" ".join(["reward-lens", *sys.argv[1:]]),
+        evidence_file=beside.name,
+        notes=(*notes, *found.notes, *_not_offered(found), *m.notes),
+        missing=found.missing,
+    )
+    write_jsonl(beside, found.evidence.values())
+    write_page(output, page, found.evidence, found.shown)
+    say_left_out(found.left_out)
+    i = found["preference"].interval("accuracy")
+    if json:
+        typer.echo(jsonlib.dumps({
+            "report": str(output), "evidence": str(beside), "passed": found.passed,
+            "failed_checks": found.conformance.failed, "missing": found.missing,
+            "accuracy": i.estimate, "pairs": len(found.pairs), "left_out": found.left_out,
+            "forwards": found.forwards, "not_offered": found.not_offered,
+        }))  # fmt: skip
+    else:
+        if not found.conformance.passed:
+            typer.echo(str(found.conformance), err=True)
+        for name, why in found.missing.items():
+            typer.echo(f"{name} did not run: {why}", err=True)
+        typer.echo(f"accuracy {i.estimate:.3f} ({i.low:.3f} to {i.high:.3f}) on {i.n} pairs")
+        typer.echo(f"cost: {found.forwards:.0f} forwards of one item")
+        typer.echo(f"report: {output}")
+        typer.echo(f"evidence: {beside}")
+    raise typer.Exit(0 if found.passed else 1)
+
+
+def _place(meta: SignalMeta) -> str:
+    """Where the head reads, in words."""
+    from reward_lens.backbone.reading import RULES
+
+    return RULES[meta.reads if meta.position == "native" else meta.position]
+
+
+def _form(meta: SignalMeta) -> str:
+    return "question and answer as a text pair" if meta.template == "pair" else meta.template
+
+
+def _readout(evidence: Evidence) -> str:
+    note = evidence.subject.notes.get("readout_note")
+    return f"{evidence.subject.readout} ({note})" if note else evidence.subject.readout
+
+
+def _not_offered(found: Audit) -> tuple[str, ...]:
+    """One note a reason."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in found.not_offered.items():
+        by_reason.setdefault(why.removeprefix(f"{name}: "), []).append(name)
+    return tuple(
+        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not offered on this model: {why}"
+        for why, names in by_reason.items()
+    )
+
+
+_DEMO_NOTES = (
+    "This is the demo: a 4-layer model of 4.6 MiB, really trained on human preferences and "
+    "honestly weak. Every number is a finding about this small model and about nothing else.",
+    "All pairs are held out from its training by prompt. BBQ questions are made from templates, so "
+    "some of them are nearly alike to training prompts, bbq-ambig among them. Content note: BBQ "
+    "pairs are built from stereotypes (BBQ, Parrish and co-authors, CC-BY-4.0).",
+)
+
+
+def demo(
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The report, an HTML file.")
+    ] = Path("reward-lens-demo.html"),
+    json: Json = False,
+) -> None:
+    """Audit the shipped demo model on its held-out pairs."""
+    check_parent(output)
+    from reward_lens.assets import asset
+    from reward_lens.auditing import audit as run_audit
+    from reward_lens.data import load_pairs
+    from reward_lens.signals import load_signal
+
+    with plain_errors():
+        signal = load_signal(asset("demo/model"))
+        found = run_audit(signal, load_pairs(asset("demo/pairs.jsonl")), reporter=Bars())
+    _finish(signal, found, output, json, notes=_DEMO_NOTES, title="the demo model")

@@ -1,0 +1,250 @@
+"""The command ``run``: any one instrument on a model and pairs."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from reward_lens.cli_options import (
+    Bars,
+    Base,
+    Bos,
+    Device,
+    Download,
+    Dtype,
+    Eos,
+    Head,
+    Json,
+    Limit,
+    Position,
+    Readout,
+    Revision,
+    Sign,
+    Template,
+    Truncate,
+    checked_truncate,
+    load,
+    plain_errors,
+)
+from reward_lens.cli_output import MOST_ROWS, check_parent, print_table, say_left_out
+from reward_lens.cli_values import option_rows, parse_settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from reward_lens.evidence import Evidence
+    from reward_lens.signals import ClassifierRM
+
+#: Instrument -> the tables that are printed.
+INSTRUMENTS: dict[str, tuple[str, ...]] = {
+    "preference": ("accuracy", "margins", "positions", "head_ties"),
+    "lens": ("crystallization", "curve"),
+    "attribution": ("writes", "completeness"),
+    "source_attribution": ("writes",),
+    "token_curves": ("tokens",),
+    "token_map": ("methods", "agreement", "sentences", "tokens"),
+    "patch_grid": ("components", "engine"),
+    "attribution_patching": ("agreement", "missed", "screened", "components"),
+    "path_effects": ("nodes", "paths", "engine"),
+    "concept_dose_response": ("slope", "curve", "concept", "band", "engine"),
+    "compare_views": ("agreement", "components"),
+    "objective_geometry": ("rows", "scores"),
+}
+SUFFIXES = (".jsonl", ".csv", ".parquet")
+
+
+def run(
+    ctx: typer.Context,
+    instrument: Annotated[
+        str | None, typer.Argument(help="One of those that --list shows.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Argument(help="Folder of a checkpoint, or a hub id in the cache.")
+    ] = None,
+    pairs: Annotated[
+        str | None, typer.Argument(help="Preference pairs: .jsonl, .json, .csv, .parquet.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help=".jsonl: the evidence (INSTRUMENT.evidence.jsonl by default). .csv or .parquet: "
+            "its value as a table, with the evidence beside it.",
+        ),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="key=value: an option of the instrument; repeat for more."),
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--list", help="Show the instruments, or the options of the one named.")
+    ] = False,
+    json: Json = False,
+    limit: Limit = None,
+    truncate: Truncate = "error",
+    readout: Readout = None,
+    dtype: Dtype = None,
+    device: Device = None,
+    head: Head = None,
+    position: Position = "native",
+    template: Template = None,
+    bos: Bos = None,
+    eos: Eos = None,
+    sign: Sign = None,
+    base: Base = None,
+    revision: Revision = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(help="Padded tokens of one forward; the instrument's default.")
+    ] = None,
+    allow_download: Download = False,
+) -> None:
+    """Run one instrument; print its receipt and main tables, and keep its evidence."""
+    if instrument is not None and instrument not in INSTRUMENTS:
+        _refuse(f"there is no instrument {instrument!r}; there are {', '.join(INSTRUMENTS)}")
+    if show:
+        _show(instrument)
+        return
+    if instrument is None or model is None or pairs is None:
+        _refuse("name an instrument, a model and pairs; --list shows the instruments")
+    assert instrument is not None
+    assert model is not None
+    assert pairs is not None
+    target = output or Path(f"{instrument}.evidence.jsonl")
+    if target.suffix not in SUFFIXES:
+        _refuse(f"{target}: end it in {', '.join(SUFFIXES)}")
+    check_parent(target, pairs)
+    options: dict[str, Any] = {"truncate": checked_truncate(truncate)}
+    if batch_tokens is not None:
+        options["batch_tokens"] = batch_tokens
+    from reward_lens.auditing import fitting_pairs
+    from reward_lens.data import load_pairs
+
+    measure = _function(instrument)
+    with plain_errors():
+        options |= parse_settings(measure, settings or [])
+        given = load_pairs(pairs, limit=limit, allow_download=allow_download)
+        signal = load(model, ctx)
+        options |= _readout(signal, instrument, measure, readout)
+        fit, left_out = fitting_pairs(signal, given, options["truncate"])
+        with (
+            Bars().stage(instrument, 2 * len(fit)) as done,
+            warnings.catch_warnings(record=True) as caught,
+        ):
+            warnings.simplefilter("always", UserWarning)
+            found = measure(signal, fit, progress=done, **options)
+    written = _write(found, target)
+    say_left_out(left_out)
+    for warning in caught:
+        typer.echo(f"note: {warning.message}", err=True)
+    if json:
+        typer.echo(_as_json(found, written, len(fit), left_out))
+    else:
+        _say(found, written)
+
+
+def _refuse(why: str) -> None:
+    typer.echo(f"reward-lens: {why}", err=True)
+    raise typer.Exit(2)
+
+
+def _function(instrument: str) -> Callable[..., Evidence]:
+    import reward_lens.instruments
+
+    found: Callable[..., Evidence] = getattr(reward_lens.instruments, instrument)
+    return found
+
+
+def _show(instrument: str | None) -> None:
+    """Print the instruments with a line each, or the options of one."""
+    names = INSTRUMENTS if instrument is None else [instrument]
+    for name in names:
+        first = (_function(name).__doc__ or "").partition("\n")[0]
+        typer.echo(f"{name:<22} {first}")
+    if instrument is None:
+        typer.echo("\nreward-lens run INSTRUMENT --list shows the options of one.")
+        return
+    rows = [list(row) for row in option_rows(_function(instrument))]
+    typer.echo("")
+    print_table("options, to be given as --set key=value", ["key", "default", "what"], rows)
+
+
+def _readout(
+    signal: ClassifierRM, instrument: str, measure: Callable[..., Evidence], asked: str | None
+) -> dict[str, Any]:
+    """The readout to run on: the one asked for, or the checkpoint's own."""
+    import inspect
+
+    from reward_lens.errors import CapabilityError
+
+    if "readout" in inspect.signature(measure).parameters:
+        return {"readout": signal.readout(asked or signal.default_readout).name}
+    if asked is not None:
+        raise CapabilityError(f"{instrument} takes no --readout: it reads all of them")
+    return {}
+
+
+def _write(found: Evidence, target: Path) -> list[Path]:
+    """Write the evidence, and its value as a table where the name asks for one."""
+    from reward_lens.evidence import write_jsonl
+
+    if target.suffix == ".jsonl":
+        write_jsonl(target, [found])
+        return [target]
+    table, beside = found.to_dataframe(), target.with_suffix(".evidence.jsonl")
+    if target.suffix == ".csv":
+        table.to_csv(target, index=False)
+    else:
+        table.to_parquet(target, index=False)
+    write_jsonl(beside, [found])
+    return [target, beside]
+
+
+def _as_json(found: Evidence, written: list[Path], pairs: int, left_out: dict[str, str]) -> str:
+    """What was found, as strict JSON: NaN and infinities are strings, as in the evidence file."""
+    record = found.to_dict()
+    kept = ("id", "instrument", "tier", "gauge", "units", "uncertainty")
+    said = {"output": [str(p) for p in written], "pairs": pairs, "left_out": left_out,
+            **{k: record[k] for k in kept}, "forwards": found.provenance.cost_forwards,
+            "tables": {k: record["tables"][k] for k in INSTRUMENTS[found.instrument]
+                       if k in found.tables}}  # fmt: skip
+    return jsonlib.dumps(said, allow_nan=False)
+
+
+def _say(found: Evidence, written: list[Path]) -> None:
+    """Print receipt and main tables."""
+    from reward_lens.evidence.receipt import lines
+
+    for name, text in lines(found):
+        typer.echo(f"{name}: {text}")
+    for name in INSTRUMENTS[found.instrument]:
+        if name in found.tables:
+            typer.echo("")
+            _print(name, found.tables[name])
+    typer.echo("")
+    typer.echo(f"wrote {' and '.join(map(str, written))}")
+
+
+def _print(name: str, table: pd.DataFrame) -> None:
+    """Print a table of the evidence: of many effects the largest, and one note for all once."""
+    from reward_lens.report.numbers import shown
+
+    title, note = name, ""
+    if len(table) > MOST_ROWS and "mean_size" in table:
+        title = f"{name}, largest mean_size first"
+        table = table.sort_values("mean_size", ascending=False, kind="stable")
+    if "note" in table and table["note"].nunique() == 1:
+        note = str(table["note"].iloc[0])
+        table = table.drop(columns="note")
+    rows = [
+        [shown(v, ".4g") if isinstance(v, float) else str(v) for v in row]
+        for row in table.itertuples(index=False)
+    ]
+    print_table(title, [str(c) for c in table], rows)
+    if note:
+        typer.echo(f"note: {note}")

@@ -1,0 +1,104 @@
+"""The first screen: answers to what a reader asks first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from markupsafe import Markup
+
+from reward_lens.evidence import Evidence, Interval
+from reward_lens.report.numbers import Numbers
+from reward_lens.report.parts import Cell, interval
+
+
+def summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str, Cell]]:
+    """Answers to what a reader asks first."""
+    said: list[tuple[str, Cell]] = []
+    checks = evidence["conformance"].tables["checks"]
+    failed = checks[~checks["passed"]]["check"].tolist()
+    loaded = f"{len(checks) - len(failed)} of {len(checks)} conformance checks hold"
+    answer = "Yes" if not failed else "No"
+    said.append(("Is it loaded right?", f"{answer}: {loaded}{_listed(failed)}."))
+    i = evidence["preference"].interval("accuracy")
+    said.append((
+        "How often does it prefer the chosen response?",
+        Markup("{} of {} pairs in {} lineages.").format(
+            interval(number, "preference", "accuracy"),
+            number("preference", "interval/accuracy/n", "d"),
+            number("preference", "interval/accuracy/clusters", "d"),
+        ) + _against_half(i),
+    ))  # fmt: skip
+    said.append((
+        "Does length matter?",
+        Markup("Within a prompt, one e-fold of length changes the score by {} reward{}. Over all "
+               "texts, the rank correlation of score and length is {}.").format(
+            interval(number, "preference", "length.slope"),
+            because(evidence["preference"].interval("length.slope").note),
+            interval(number, "preference", "length.correlation"),
+        ),
+    ))  # fmt: skip
+    if "lens" in evidence:
+        said.append((
+            "Where does the preference form?",
+            Markup("The median margin first reaches half its final value at depth {} (norm frozen) "
+                   "or {} (norm applied) of {}.").format(
+                number("lens", "table/crystallization/0/median_first", "g"),
+                number("lens", "table/crystallization/1/median_first", "g"),
+                int(evidence["lens"].value.sizes["depth"]) - 1,
+            ),
+        ))  # fmt: skip
+    if "patch_grid" in evidence:
+        said.append(("What causes it?", _largest_cause(evidence, number)))
+    lowest = min(e.trust for e in evidence.values()).name.lower()
+    said.append((
+        "How far can this be trusted?",
+        f"The lowest trust of any number here is {lowest}. Exploratory means that no planted rule "
+        f"has shown that the instrument finds what it should on this model: leads, not findings.",
+    ))  # fmt: skip
+    return said
+
+
+def _largest_cause(evidence: Mapping[str, Evidence], number: Numbers) -> Cell:
+    """The component with the largest effect, and whether attribution names the same ones."""
+    table = evidence["patch_grid"].tables["components"]
+    sizes = table.groupby("component", sort=False)["mean_size"].mean()
+    name = sizes.idxmax()
+    parts = [
+        Markup("{} of the margin ({})").format(
+            number("patch_grid", f"table/components/{k}/share_of_margin", ".0%"),
+            {"noise": "lost", "denoise": "gained"}[direction],
+        )
+        for k, direction in enumerate(table["direction"])
+        if table["component"].iloc[k] == name
+    ]
+    text = Markup(
+        "Of {} components, {} has the largest effect when it alone is exchanged between the sides: "
+        "{}."
+    ).format(len(sizes), name, Markup(" and ").join(parts))
+    if "compare_views" in evidence and evidence["compare_views"].uncertainty:
+        key = evidence["compare_views"].uncertainty[0].name
+        text += Markup(" Its rank by what it writes need not be its rank by effect: the two agree "
+                       "to a rank correlation of {}.").format(
+            interval(number, "compare_views", key, ".2f"))  # fmt: skip
+    return text
+
+
+def _listed(names: list[str]) -> str:
+    return f" (failed: {', '.join(names)})" if names else ""
+
+
+def because(note: str) -> str:
+    """A note in brackets, where there is one."""
+    return f" ({note})" if note else ""
+
+
+def _against_half(i: Interval) -> str:
+    """A verdict against a coin, or why there is none."""
+    if math.isnan(i.low):
+        return f" No interval: {i.note}."
+    if "doubtful" in i.note:
+        return f" No verdict: {i.note}."
+    if i.low > 0.5:
+        return " Better than a coin."
+    return " Worse than a coin." if i.high < 0.5 else " Not told apart from a coin."

@@ -1,0 +1,202 @@
+"""CALIBRATED: what a scorecard does for a reading, and what it does not."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from trust_kit import (
+    calibrated,
+    card_of,
+    grid,
+    organisms,
+    planted,
+    said,
+    scorecard,
+)
+
+from reward_lens.errors import EvidenceError
+from reward_lens.evidence import (
+    Trial,
+    TrustLevel,
+    observables,
+)
+
+STRONG = {"L1.mlp_out": 0.9}
+EXPLORATORY, CALIBRATED, REGISTERED, ADJUDICATED = TrustLevel
+
+
+def test_without_a_card_a_reading_is_exploratory(empty_store):
+    store = empty_store
+    e = grid(STRONG)
+    store.append(e)
+    assert e.trust is store.trust(e.id) is EXPLORATORY
+    assert "no scorecard of patch_grid v1 on this model and readout" in said(store, e)
+
+
+def test_a_strong_effect_under_a_card_that_passes_is_calibrated(empty_store):
+    store = empty_store
+    e = grid(STRONG)
+    store.append(e)
+    assert e.trust is EXPLORATORY
+    card = calibrated(store)
+    assert e.trust is CALIBRATED  # it rises with a record that came later
+    standing = store.standing(e.id)
+    assert standing.records == (card.id,)
+    assert standing.above == {"noise L1.mlp_out": pytest.approx(0.9)}
+    assert len(standing.below) == 3
+    text = e.receipt()
+    for part in (
+        "trust: calibrated: the instrument recovers planted rules of this size",
+        f"because: scorecard {card.id} passed: planted were write; nine in ten found from 0.5 SD",
+        "0 of 60 nulls taken for rules (at most 4.9%); intervals hold 100% of 60 effects",
+        "because: above the detection dose of 0.5 SD of the margin: noise L1.mlp_out 0.9 SD",
+        "because: under the detection limit of 0.5 SD: 3 readings",
+        "you may say: on this model the instrument finds planted rules of this size",
+    ):
+        assert part in text
+
+
+def test_a_weak_effect_is_under_the_detection_limit(calibrated_store):
+    store = calibrated_store
+    e = grid({"L1.mlp_out": 0.49})
+    store.append(e)
+    assert e.trust is EXPLORATORY
+    assert "under the detection limit of 0.5 SD: 4 readings; the largest is 0.49 SD" in said(
+        store, e
+    )
+
+
+MISMATCHES = {
+    "another model": ({"signal": "s2"}, "no scorecard of patch_grid v1 on this model"),
+    "another instrument": ({"instrument": "attribution_patching"}, "no scorecard of attribution"),
+    "another version": ({"version": "2"}, "version is '2' here, and '1' on the card"),
+    "another readout": ({"readout": "criterion:1"}, "no scorecard of .* on this model and readout"),
+    "another dtype": ({"dtype": "bfloat16"}, "dtype is 'bfloat16' here, and 'float32' on the card"),
+    "another option": ({"parameters": {"by": "head"}}, "by is 'head' here, and 'component'"),
+    "a new option": ({"parameters": {"by": "component", "x": 1}}, "x is 1 here, and None on the"),
+    "another token": ({"notes": {"position": "last"}}, "position is 'last' here"),
+    "steered": ({"interventions": ("steer", "patch")}, r"interventions is \('steer', 'patch'\)"),
+    "a frame": ({"frame": "f"}, "frame is 'f' here"),
+    "few pairs": ({"n": 47}, "47 pairs here, and 48 to 96 on the card"),
+    "many pairs": ({"n": 97}, "97 pairs here"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", MISMATCHES)
+def test_a_card_speaks_only_of_what_was_calibrated(calibrated_store, what):
+    store = calibrated_store
+    changes, why = MISMATCHES[what]
+    calibrated(store)
+    e, other = grid(STRONG), grid(STRONG, **changes)
+    store.append_all([e, other])
+    assert store.trust(e.id) is CALIBRATED
+    assert store.trust(other.id) is EXPLORATORY
+    with pytest.raises(AssertionError, match=why):
+        raise AssertionError(said(store, other))
+
+
+def test_how_a_measurement_is_batched_does_not_count(calibrated_store):
+    store = calibrated_store
+    e = grid(STRONG, parameters={"by": "component", "batch_tokens": 7, "executor": "full forward"})
+    store.append(e)
+    assert e.trust is CALIBRATED
+    assert "batch_tokens" not in observables(e)
+
+
+def test_sites_that_nothing_was_planted_in_do_not_count(empty_store):
+    store = empty_store
+    evidence, trials = organisms(sites=("L0.attn_out", "L1.attn_out"))
+    e = grid({"L1.mlp_out": 0.9, "L0.attn_out": 0.4})
+    store.append_all([*evidence, scorecard(trials, site_kinds=("attn_out",)), e])
+    assert e.trust is EXPLORATORY
+    assert "under the detection limit of 0.5 SD: 2 readings; the largest is 0.4 SD" in said(
+        store, e
+    )
+
+
+def test_the_newest_card_decides(empty_store):
+    store = empty_store
+    e = grid(STRONG)
+    store.append(e)
+    calibrated(store)
+    assert e.trust is CALIBRATED
+    evidence, trials = organisms(missed=3)
+    bad = scorecard(trials)
+    store.append_all([*evidence, bad])
+    assert e.trust is EXPLORATORY
+    assert f"the instrument FAILED its scorecard {bad.id} on this model: at the largest" in said(
+        store, e
+    )
+    calibrated(store, seeds=(7,))
+    assert e.trust is CALIBRATED
+    assert "1 earlier scorecards of the same had failed" in said(store, e)
+
+
+def test_a_card_without_its_evidence_is_refused(empty_store):
+    store = empty_store
+    evidence, trials = organisms()
+    with pytest.raises(EvidenceError, match=f"was computed from {evidence[0].id}, which is not in"):
+        store.append(scorecard(trials))
+
+
+FORGED_TRIALS = {
+    "reading": ({"reading": 0.9}, "the card says 0.9 SD, the evidence 0.1"),
+    "place": ({"place": "noise L1.mlp_out"}, "the card says 0.1 SD, the evidence 0"),
+    "a place that is not there": ({"place": "noise L9.mlp_out"}, "no interval for 'noise L9"),
+    "coverage": ({"covered": False}, "whether its interval holds the truth"),
+    "a coverage that is not there": ({"truth": 99.0}, "whether its interval holds the truth"),
+}
+
+
+@pytest.mark.parametrize("what", FORGED_TRIALS)
+def test_a_card_that_says_what_its_evidence_does_not_is_not_relied_on(empty_store, what):
+    store = empty_store
+    changes, why = FORGED_TRIALS[what]
+    evidence, trials = organisms()
+    trials[0] = dataclasses.replace(trials[0], **changes)
+    e = grid(STRONG)
+    store.append_all([*evidence, scorecard(trials), e])
+    assert e.trust is EXPLORATORY
+    with pytest.raises(
+        AssertionError, match=f"cannot be relied on: trial on organism-0.25-0.*{why}"
+    ):
+        raise AssertionError(said(store, e))
+
+
+def test_a_null_may_be_read_where_its_rule_would_have_been(empty_store):
+    store = empty_store
+    evidence, trials = organisms()
+    # The model has a strong component of its own; the null is of another one.
+    own = grid({"L0.attn_out": 0.9, "L1.mlp_out": 0.04}, data="null", signal="null",
+               interventions=("plant", "patch"))  # fmt: skip
+    k = next(k for k, t in enumerate(trials) if t.dose == 0)
+    at = {"evidence": own.id, "organism": "null", "reading": 0.04}
+    e = grid(STRONG)
+    trials[k] = dataclasses.replace(trials[k], place="noise L1.mlp_out", **at)
+    evidence[k] = own
+    store.append_all([*evidence, scorecard(trials), e])
+    assert e.trust is CALIBRATED
+    trials[k] = dataclasses.replace(trials[k], place="")
+    store.append(scorecard(trials))
+    assert "the card says 0.04 SD, the evidence 0.9" in said(store, e)
+
+
+def test_a_card_read_from_another_measurement_is_not_relied_on(empty_store):
+    store = empty_store
+    evidence, trials = organisms()
+    e = grid(STRONG)
+    other, fields = planted("0.25-0", "L0.attn_out", 0.25, read=0.1, half=10.0, dtype="bfloat16")
+    trials[0] = Trial(kind="write", **{**fields, "covered": True})
+    store.append_all([*evidence, other, scorecard(trials), e])
+    assert e.trust is EXPLORATORY
+    assert "dtype is 'bfloat16' here" in said(store, e)
+
+
+def test_plants_may_be_on_the_model_with_an_intervention_more(calibrated_store):
+    store = calibrated_store
+    card = card_of(store)
+    e = store.get(card.trials[0].evidence)
+    assert e.subject.interventions == ("plant", "patch")
+    assert card.mismatch(e)
+    assert not card.mismatch(e, planted=True)

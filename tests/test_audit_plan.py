@@ -1,0 +1,203 @@
+"""What an audit runs, on how many pairs, and why not the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from families import PAIRS, make_model, make_signal, make_tokenizer
+from typer.testing import CliRunner
+
+import reward_lens as rl
+from reward_lens.audit_plan import CAUSAL_SAMPLE, Plan, largest_effects
+from reward_lens.cli import app
+from reward_lens.data import as_pairs
+from reward_lens.errors import AnatomyError, DataError, TokenizeError
+
+CAUSAL = ("patch_grid", "patch_grid_heads", "compare_views", "compare_views_heads", "path_effects",
+          "attribution_patching")  # fmt: skip
+MANY = [(f"{p} {k}", a, b) for k in range(40) for p, a, b in PAIRS]
+
+
+@pytest.fixture(scope="module")
+def signal():
+    return make_signal("llama")
+
+
+@pytest.fixture(scope="module")
+def audit(signal):
+    return rl.audit(signal, MANY, sample=100, seed=3)
+
+
+def slow_signal(**changes):
+    """A trunk on which every patch is a whole forward: a token's bias depends on its distance."""
+    import zoo
+
+    return rl.wrap_hf_model(zoo.make("bloom"), zoo.tokenizer_for("bloom"), **changes)
+
+
+def test_the_causal_instruments_run_on_a_sample(audit):
+    assert audit.passed
+    assert audit.not_offered == {}
+    some = as_pairs(MANY).sample(100, 3)
+    few = some.sample(CAUSAL_SAMPLE, 3)
+    assert audit["lens"].subject.data == some.fingerprint
+    for name in CAUSAL[:2]:
+        assert audit[name].subject.data == few.fingerprint
+    for name in CAUSAL[2:4]:
+        assert list(audit[name].value["pair"].values) == few.ids
+    for name in CAUSAL[4:]:
+        assert audit[name].value.sizes["pair"] == CAUSAL_SAMPLE // 2
+        assert set(audit[name].value["pair"].values) < set(few.ids)
+
+
+def test_nothing_is_measured_twice(audit):
+    views = audit["compare_views"]
+    assert views.provenance.parents == (audit["attribution"].id, audit["patch_grid"].id)
+    assert views.provenance.cost_forwards == 0
+    heads = audit["compare_views_heads"]
+    assert heads.provenance.parents == (audit["attribution_heads"].id, audit["patch_grid_heads"].id)
+    assert audit["path_effects"].provenance.parents == ()
+
+
+def test_an_audit_costs_less_than_twice_what_it_did_without_causes(audit):
+    without = sum(audit[n].provenance.cost_forwards for n in audit if n not in CAUSAL)
+    assert audit.forwards < 2 * without
+    assert audit.forwards == sum(audit[n].provenance.cost_forwards for n in audit)
+
+
+def test_the_paths_are_followed_from_the_largest_effects(audit):
+    grid = audit["patch_grid"]
+    senders = largest_effects(grid, 6)
+    assert list(audit["path_effects"].value["sender"].values) == senders
+    sizes = np.abs(grid.value.sel(quantity="effect")).mean(("direction", "pair"))
+    wanted = set(sizes["component"].values[np.argsort(-sizes.values)[:6]].tolist())
+    assert set(senders) == wanted
+    assert [c for c in grid.value["component"].values if c in senders] == senders
+
+
+def test_the_causal_sample_can_be_named(signal):
+    found = rl.audit(signal, MANY, sample=20, causal_sample=6)
+    assert found["patch_grid"].value.sizes["pair"] == 6
+    assert found["path_effects"].value.sizes["pair"] == 3
+    with pytest.raises(DataError, match="causal_sample=0: patch at least one pair"):
+        rl.audit(signal, MANY, causal_sample=0)
+
+
+def test_where_a_patch_is_a_forward_fewer_pairs_are_taken_and_it_is_said():
+    signal = slow_signal()
+    shown = as_pairs(PAIRS)
+    plan = Plan(signal, as_pairs(MANY), shown, None, 0)
+    assert not plan.fast
+    jobs = {job.name: job for job in plan.jobs()}
+    targets = 2 * (1 + 2 * signal.meta.n_layers)
+    assert len(jobs["patch_grid"].pairs) == min(CAUSAL_SAMPLE, 600 // targets)
+    assert "every patch is a whole forward here" in jobs["patch_grid"].note
+    assert f"a pair takes {targets}" in jobs["patch_grid"].note
+    audit = rl.audit(signal, MANY, sample=20)
+    assert audit["patch_grid"].provenance.cost_forwards <= 600 + 2 * CAUSAL_SAMPLE
+    named = Plan(signal, as_pairs(MANY), shown, 50, 0)
+    assert len({j.name: j for j in named.jobs()}["patch_grid_heads"].pairs) == 50
+
+
+def test_where_too_few_pairs_are_affordable_it_is_not_offered(monkeypatch):
+    monkeypatch.setattr("reward_lens.audit_plan._FORWARDS", 120)
+    audit = rl.audit(slow_signal(), MANY, sample=20)
+    assert audit.passed
+    assert "patch_grid" in audit
+    assert "name a causal_sample" in audit.not_offered["patch_grid_heads"]
+    assert "name a causal_sample" in audit.not_offered["compare_views_heads"]
+
+
+def test_a_failed_instrument_takes_with_it_only_what_needs_it(signal, monkeypatch):
+    def fails(*args, **options):
+        raise AnatomyError("a sublayer is not where it was")
+
+    monkeypatch.setattr("reward_lens.audit_plan.patch_grid", fails)
+    found = rl.audit(signal, PAIRS)
+    assert not found.passed
+    assert found.missing["patch_grid"] == "a sublayer is not where it was"
+    assert found.missing["compare_views"] == "it takes patch_grid, which did not run"
+    assert found.missing["path_effects"] == "it takes patch_grid, which did not run"
+    assert {"lens", "attribution", "token_map"} <= set(found)
+
+
+def test_a_trunk_whose_writes_are_unknown_has_no_causal_part(signal, audit, monkeypatch):
+    from reward_lens.report import Page, render
+
+    anatomy = signal.trunk.anatomy
+    monkeypatch.setattr(type(anatomy), "adds_up", property(lambda self: False))
+    meta = dataclasses.replace(signal.meta, granularity="layer")
+    monkeypatch.setattr(type(signal), "meta", property(lambda self: meta))
+    monkeypatch.setitem(anatomy.missing, "writes", "sublayers do not add up")
+    jobs = Plan(signal, as_pairs(PAIRS), as_pairs(PAIRS), None, 0).jobs()
+    lacks = {job.name: job.lacks for job in jobs}
+    assert {n for n, why in lacks.items() if not why} == {"lens", "token_map"}
+    assert set(lacks.values()) == {"", "sublayers do not add up"}
+    kept = {n: e for n, e in audit.evidence.items() if not lacks.get(n)}
+    text = render(Page("m", "f", "c", "e"), kept, audit.shown)
+    assert 'id="lens"' in text
+    assert "What causes" not in text
+
+
+@pytest.fixture
+def files(tmp_path):
+    make_model("llama").save_pretrained(tmp_path / "m")
+    make_tokenizer().save_pretrained(tmp_path / "m")
+    rows = [{"prompt": p, "chosen": a, "rejected": b} for p, a, b in PAIRS]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    return tmp_path
+
+
+def run_audit(files, *more):
+    out = files / "r.html"
+    args = ["audit", files / "m", files / "p.jsonl", "-o", out, *more]
+    return CliRunner().invoke(app, [str(a) for a in args]), out
+
+
+def test_a_concept_is_added_on_demand(files):
+    labels = [{"prompt": "q", "response": r, "label": k} for k, r in
+              ((1, "Yes, gladly."), (1, "Of course."), (0, "No."), (0, "Never."))]  # fmt: skip
+    (files / "c.jsonl").write_text("".join(json.dumps(r) + "\n" for r in labels))
+    result, out = run_audit(files, "--concept", files / "c.jsonl", "--causal-sample", 3, "--json")
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    assert said["not_offered"] == {}
+    assert said["forwards"] > 0
+    text = out.read_text()
+    assert "How does it answer to the concept?" in text
+    assert "At L1.resid_post one dose changes the score" in text
+    plain, out = run_audit(files)
+    assert "cost: " in plain.stdout
+    assert "How does it answer" not in out.read_text()
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (None, "there is no such file; a concept is a file of rows"),
+        ([{"prompt": "q", "response": "r", "label": 2}], "has the label 2; labels are 1 and 0"),
+        ([{"prompt": "q", "response": "r", "label": 1}], "the concept has 1 positive items"),
+        ([{"prompt": "q"}], "the concept: "),
+        ([{"prompt": "q" * 300, "response": "r", "label": k % 2} for k in range(4)],
+         "the concept: item 0 has"),
+    ],
+)  # fmt: skip
+def test_a_concept_that_cannot_be_read_is_refused_before_any_work(files, rows, said):
+    if rows is not None:
+        (files / "c.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    result, out = run_audit(files, "--concept", files / "c.jsonl")
+    assert result.exit_code == 2, result.output
+    assert said in result.stderr
+    assert "conformance" not in result.stderr  # no stage was begun
+    assert not out.exists()
+
+
+def test_a_ready_direction_is_a_concept(signal):
+    direction = np.ones(signal.meta.width)
+    found = rl.audit(signal, PAIRS, concept=direction)
+    assert found["concept_dose_response"].tables["concept"]["method"].iloc[0] == "given"
+    with pytest.raises(TokenizeError, match="the concept: "):
+        rl.audit(signal, PAIRS, concept=[("q" * 300, "r", "s"), ("q", "r", "s")])
