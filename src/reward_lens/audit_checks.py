@@ -81,6 +81,6 @@ def batch_effect(signal: ClassifierRM, pairs: Pairs, scores: Evidence, **options
         position=None,
         parameters=options,
         cost=float(2 * len(pairs)),
-        parents=(scores.id, alone.id),
+        parents=(scores, alone),
         tables={"summary": pd.DataFrame(summary)},
     )

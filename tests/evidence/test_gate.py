@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import xarray as xr
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reward_lens.errors import EvidenceError, GaugeError, NumericsError, RewardLensError
@@ -161,6 +161,7 @@ def test_only_evidence_is_subtracted():
         plain() - 1.0
 
 
+@settings(max_examples=15, deadline=None)
 @given(scale=st.floats(0.01, 100), shift=st.floats(-50, 50))
 def test_converted_margins_know_no_scale_and_no_shift(scale, shift):
     for convert in (in_shares, in_ranks, in_prompt_sds):
@@ -168,6 +169,7 @@ def test_converted_margins_know_no_scale_and_no_shift(scale, shift):
         np.testing.assert_allclose((one - other).value, 0, atol=1e-6)
 
 
+@settings(max_examples=15, deadline=None)
 @given(scale=st.floats(0.01, 100), shift=st.floats(-50, 50))
 def test_converted_scores_know_no_scale_and_no_shift(scale, shift):
     for convert in (in_ranks, in_prompt_sds):

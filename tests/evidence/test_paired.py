@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -24,6 +24,7 @@ def test_one_pair_a_lineage_is_mcnemars_exact_test():
     assert found.difference.estimate == pytest.approx(7 / 21)
 
 
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=8))
 def test_the_exact_p_counts_all_choices_of_signs(halves):
     sums = np.array(halves) / 2

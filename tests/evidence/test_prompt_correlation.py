@@ -53,7 +53,7 @@ def test_heavy_tails_widen_it():
     assert wide > 1.05 * np.diff(np.arctanh([plain.low, plain.high])).item()
 
 
-@settings(max_examples=30)
+@settings(max_examples=15, deadline=None)
 @given(scale=st.floats(0.01, 1000), seed=st.integers(0, 100))
 def test_scale_and_a_shift_per_prompt_do_not_matter(scale, seed):
     shift = np.random.default_rng(seed).normal(scale=5, size=40).repeat(3)

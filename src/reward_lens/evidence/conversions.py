@@ -128,8 +128,9 @@ def in_prompt_sds(evidence: Evidence) -> Evidence:
         found = found.where(~alone)
         settings: dict[str, Any] = {"sd": sd, "prompts_of_one_response": int(alone.sum())}
     elif set(value.dims) == {"side", "pair"}:
-        scores = value.sel(side=["chosen", "rejected"]).values.ravel()
-        sd = prompt_sd(scores, np.tile(value["lineage"].values, 2))
+        scores = value.sel(side=["chosen", "rejected"]).values
+        # By pair, not by lineage: a lineage may hold several prompts, each with its own shift.
+        sd = prompt_sd(scores.ravel(), np.tile(np.arange(scores.shape[1]), 2))
         found, settings = _margins_of(evidence).astype(np.float64) / sd, {"sd": sd}
     else:
         raise GaugeError(

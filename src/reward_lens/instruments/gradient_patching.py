@@ -160,7 +160,7 @@ def attribution_patching(
         tier=Tier.CAUSAL,
         interventions=(f"{by}s exchanged between the sides, to first order, at {positions}",),
         seeds=(seed,) if sampled is not None else (),
-        parents=tuple(e.id for e in runs),
+        parents=runs,
         parameters={
             "by": by,
             "positions": str(as_position(positions)),

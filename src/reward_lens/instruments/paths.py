@@ -7,10 +7,11 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import xarray as xr
 
-from reward_lens.data import as_pairs
+from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence, Tier, Units
 from reward_lens.instruments.effects import effect_rows, margin_shares
@@ -35,6 +36,8 @@ TOP = 6
 DIRECTIONS = ("noise", "denoise")
 NORMS = ("applied", "frozen")
 _JOINT = "joint"
+
+Floats = npt.NDArray[np.float64]
 
 
 def path_effects(
@@ -124,11 +127,11 @@ def path_effects(
     tokens = patched_tokens(sides, positions)
     options: dict[str, Any] = {"readout": readout, "position": position, "truncate": truncate,
                                "batch_tokens": batch_tokens, "executor": executor}  # fmt: skip
-    parents: tuple[str, ...] = ()
+    parents: tuple[Evidence, ...] = ()
     cost = 0.0
     if senders is None:
         grid = patch_grid(signal, given, positions=positions, direction=direction, **options)
-        parents, cost = (grid.id,), grid.provenance.cost_forwards
+        parents, cost = (grid,), grid.provenance.cost_forwards
         named = _largest(grid, top)
     else:
         named = [senders] if isinstance(senders, str) else list(senders)
@@ -137,15 +140,6 @@ def path_effects(
     found = PathRuns(signal, sides, tokens, plan, chosen)
     found.run(as_position(positions).kind != "final", executor, batch_tokens, progress)
     effects = found.effects
-    labels = [
-        {"direction": d, "sender": str(s), "receiver": name}
-        for d in directions for s in plan.senders for name in plan.names
-    ]  # fmt: skip
-    paths = effects[..., 1:].transpose(0, 2, 3, 1).reshape(-1, len(given))
-    nodes = effects[..., 0].transpose(0, 2, 1).reshape(-1, len(given))
-    margins = found.scores[0] - found.scores[1]
-    table = partial(effect_rows, margins=margins, lineages=given.lineages)
-    node_labels = [{"direction": d, "sender": str(s)} for d in directions for s in plan.senders]
     value = effects[..., 1:]
     return observation(
         signal,
@@ -184,14 +178,27 @@ def path_effects(
         },
         cost=cost + found.forwards,
         tables={
-            "paths": table(labels, paths),
-            "nodes": table(node_labels, nodes),
+            **_tables(plan, given, effects, found.scores),
             "engine": pd.DataFrame(
                 [{"executor": e, "groups": k, "forwards_of_all": found.forwards}
                  for e, k in sorted(found.executors.items())]
             ),
         },
     )  # fmt: skip
+
+
+def _tables(
+    plan: PathPlan, pairs: Pairs, effects: Floats, scores: Floats
+) -> dict[str, pd.DataFrame]:
+    """Mean effects per path, and per sender along all its paths."""
+    sent = [{"direction": d, "sender": str(s)} for d in plan.directions for s in plan.senders]
+    to = [{**label, "receiver": name} for label in sent for name in plan.names]
+    rows = effects.transpose(0, 2, 3, 1)  # [direction, sender, node and receivers, pair]
+    paths, nodes = rows[:, :, 1:].reshape(len(to), -1), rows[:, :, 0].reshape(len(sent), -1)
+    there = np.array([not np.isnan(p).all() for p in paths])  # a receiver that does not come after a sender is no path
+    to = [label for label, real in zip(to, there, strict=True) if real]
+    table = partial(effect_rows, margins=scores[0] - scores[1], lineages=pairs.lineages)
+    return {"paths": table(to, paths[there]), "nodes": table(sent, nodes)}
 
 
 def _directions(direction: str, norm: str) -> tuple[str, ...]:

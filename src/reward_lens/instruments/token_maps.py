@@ -197,7 +197,7 @@ class _Work:
     batch_tokens: int
     progress: Progress | None
     cost: float = 0.0
-    parents: list[str] = field(default_factory=list)
+    parents: list[Evidence] = field(default_factory=list)
 
     def prefix(self, by_token: dict[str, Ragged]) -> pd.DataFrame:
         """Score all prefixes; returns the rows of all tokens."""
@@ -206,7 +206,7 @@ class _Work:
             truncate=self.truncate, batch_tokens=self.batch_tokens, progress=self.progress,
         )  # fmt: skip
         self.cost += curves.provenance.cost_forwards
-        self.parents.append(curves.id)
+        self.parents.append(curves)
         tokens = curves.tables["tokens"].rename(columns={"score": "prefix_score"})
         ends = np.cumsum([len(e.ids) for e in self.sides.encoded])[:-1]
         by_token["prefix"] = np.split(tokens.pop("change").to_numpy(dtype=np.float64), ends)

@@ -133,7 +133,7 @@ def compare_views(
         tier=Tier.CAUSAL,
         units=Units.RANK,
         interventions=patched.subject.interventions,
-        parents=(written.id, patched.id),
+        parents=(written, patched),
         parameters={**patched.provenance.parameters, "components": names},
         cost=sum(e.provenance.cost_forwards for e in ran),
         uncertainty=tuple(i for i in found if i is not None),

@@ -151,13 +151,12 @@ def square_map(
             value = float(values[r, c])
             x = left + width * c + (12 if roomy else width / 2)
             if math.isnan(value):
-                out.append(_text(x, y + 5, "–", "middle"))
+                numbers.append(_cell(x - 5, y + 5, "–"))
                 continue
             side = most * math.sqrt(abs(value) / full) if full else 0.0
             (filled if value >= 0 else outlined).append(_square(x, y, side))
             if roomy:
-                place = f'x="{_short(x + 14)}" y="{_short(y + 5)}"'
-                numbers.append(f"<text {place}>{_percent(value)}</text>")
+                numbers.append(_cell(x + 14, y + 5, _percent(value)))
     out.append(f'<path class="bar s0" d="{"".join(filled)}"/>')
     out.append(f'<path class="bar s1" d="{"".join(outlined)}"/>')
     out.append(f'<g class="soft">{"".join(numbers)}</g>')
@@ -165,6 +164,10 @@ def square_map(
     legend = f"largest square: {full:.1%}; filled: +, outlined: −{meaning}"
     out.append(_text(16, top + tall * n_rows + 24, legend))
     return Markup("".join([*out, "</svg>"]))
+
+
+def _cell(x: float, y: float, text: str) -> str:
+    return f'<text x="{_short(x)}" y="{_short(y)}">{text}</text>'
 
 
 def _percent(value: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import version
@@ -132,7 +132,7 @@ def observation(
     units: Units = Units.REWARD,
     interventions: tuple[str, ...] = (),
     seeds: tuple[int, ...] = (),
-    parents: tuple[str, ...] = (),
+    parents: Sequence[Evidence] = (),
     **more: Any,
 ) -> Evidence:
     """Evidence of an instrument on a signal; observational and gauge-invariant unless said.
@@ -143,6 +143,8 @@ def observation(
         Fingerprint of the items or pairs.
     interventions : tuple of str
         What was done to the trunk while it was measured, beside what was done to the signal itself.
+    parents : sequence of Evidence
+        What it was computed from; kept at hand, so that a store takes them along.
     more : dict
         ``uncertainty``, ``tables`` and ``quantity_units``, as
         :class:`~reward_lens.evidence.Evidence` takes them.
@@ -156,6 +158,8 @@ def observation(
         tier=tier,
         gauge=gauge,
         units=units,
-        provenance=provenance(signal, parameters, cost=cost, seeds=seeds, parents=parents),
+        provenance=provenance(
+            signal, parameters, cost=cost, seeds=seeds, parents=tuple(p.id for p in parents)
+        ),
         **more,
-    )
+    ).with_parents(*parents)
