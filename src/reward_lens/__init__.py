@@ -15,8 +15,10 @@ if TYPE_CHECKING:  # what a type checker sees of the lazy names below
     from reward_lens.data import Pairs as Pairs
     from reward_lens.data import load_pairs as load_pairs
     from reward_lens.evidence import Evidence as Evidence
+    from reward_lens.evidence import EvidenceStore as EvidenceStore
     from reward_lens.instruments import attribution as attribution
     from reward_lens.instruments import attribution_patching as attribution_patching
+    from reward_lens.instruments import compare as compare
     from reward_lens.instruments import compare_views as compare_views
     from reward_lens.instruments import concept_dose_response as concept_dose_response
     from reward_lens.instruments import fit_concept as fit_concept
@@ -42,12 +44,14 @@ __version__ = "0.1.0"
 _PUBLIC: dict[str, str] = {
     "AnatomyNames": "reward_lens.backbone",
     "Evidence": "reward_lens.evidence",
+    "EvidenceStore": "reward_lens.evidence",
     "Item": "reward_lens.data",
     "Pairs": "reward_lens.data",
     "ablate": "reward_lens.signals",
     "attribution": "reward_lens.instruments",
     "attribution_patching": "reward_lens.instruments",
     "audit": "reward_lens.auditing",
+    "compare": "reward_lens.instruments",
     "compare_views": "reward_lens.instruments",
     "concept_dose_response": "reward_lens.instruments",
     "fit_concept": "reward_lens.instruments",

@@ -24,7 +24,7 @@ SAMPLE = 300
 SHOWN = 12
 #: Longest side of a pair whose text is shown, and all shown texts together, in tokens: the page
 #: stays under 500 kB.
-SHOWN_TOKENS, SHOWN_IN_ALL = 200, 1400
+SHOWN_TOKENS, SHOWN_IN_ALL = 200, 1200
 
 
 class Reporter(Protocol):

@@ -11,6 +11,8 @@ import typer
 
 from reward_lens import __version__
 from reward_lens.cli_audit import audit, demo
+from reward_lens.cli_compare import compare
+from reward_lens.cli_evidence import evidence_app
 from reward_lens.cli_options import (
     DEBUG,
     Bars,
@@ -198,8 +200,9 @@ def explain(
             typer.echo(f"pair {given.ids[k]}, {side}\n{signal.explain(item, cut)}\n")
 
 
-for command in (audit, run, demo):
+for command in (audit, run, compare, demo):
     app.command()(command)
+app.add_typer(evidence_app, name="evidence")
 
 
 if __name__ == "__main__":

@@ -128,7 +128,7 @@ def _finish(
     title: str | None = None,
 ) -> None:
     """Write page and evidence, say where they are, exit by what was found."""
-    from reward_lens.evidence import write_jsonl
+    from reward_lens.evidence import with_all_parents, write_jsonl
     from reward_lens.report import Page, write_page
 
     beside = output.with_suffix(".evidence.jsonl")
@@ -154,7 +154,7 @@ def _finish(
         notes=(*notes, *found.notes, *_not_offered(found), *m.notes),
         missing=found.missing,
     )
-    write_jsonl(beside, found.evidence.values())
+    write_jsonl(beside, with_all_parents(found.evidence.values()))
     write_page(output, page, found.evidence, found.shown)
     say_left_out(found.left_out)
     i = found["preference"].interval("accuracy")

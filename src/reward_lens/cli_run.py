@@ -191,17 +191,17 @@ def _readout(
 
 def _write(found: Evidence, target: Path) -> list[Path]:
     """Write the evidence, and its value as a table where the name asks for one."""
-    from reward_lens.evidence import write_jsonl
+    from reward_lens.evidence import with_all_parents, write_jsonl
 
     if target.suffix == ".jsonl":
-        write_jsonl(target, [found])
+        write_jsonl(target, with_all_parents([found]))
         return [target]
     table, beside = found.to_dataframe(), target.with_suffix(".evidence.jsonl")
     if target.suffix == ".csv":
         table.to_csv(target, index=False)
     else:
         table.to_parquet(target, index=False)
-    write_jsonl(beside, [found])
+    write_jsonl(beside, with_all_parents([found]))
     return [target, beside]
 
 

@@ -9,12 +9,14 @@ import gc
 import numpy as np
 import pytest
 import torch
+import zoo
 from engine_kit import PlainHooks, ids_item
 from families import FAMILIES, ITEMS
 from families import make_signal as new_signal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from reward_lens import wrap_hf_model
 from reward_lens.backbone import Change, Site, Target
 from reward_lens.backbone.batching import collate
 from reward_lens.backbone.gradients import score_gradients
@@ -112,11 +114,18 @@ def test_values_and_gradients_are_those_of_the_forward_written_out():
             assert (found.slopes[site][row, n:] == 0).all()  # padding
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "falcon"])
 def test_gradients_are_differences_of_scores(family):
-    """Central differences of fourth order by plain hooks on the model, along a random direction."""
+    """Central differences of fourth order by plain hooks on the model, along a random direction.
+
+    Falcon adds to what its sublayers put out in place.
+    """
     # All experts: where a router changes its choice the score jumps, and has no slope.
-    signal = make_signal(family, **({"num_experts_per_tok": 4} if family == "mixtral" else {}))
+    changes = {"num_experts_per_tok": 4} if family == "mixtral" else {}
+    if family in FAMILIES:
+        signal = make_signal(family, **changes)
+    else:
+        signal = wrap_hf_model(zoo.make(family), zoo.tokenizer_for(family))
     plain = PlainHooks(signal.trunk.model, family)
     items = [ids_item(8, 9), ids_item(9, 14)]
     found = gradients(signal, items)
@@ -148,6 +157,17 @@ def test_a_site_after_the_read_token_has_no_gradient():
     last = found.slopes[Site("mlp_unscaled", 2)]
     assert (last[0, :3] == 0).all()  # nothing reads the last write elsewhere
     assert (last[1, :8] == 0).all()
+
+
+def test_padding_has_no_gradient_even_where_a_score_reads_it():
+    signal = make_signal("llama")
+    items = [ids_item(0, 9), ids_item(1, 5)]
+    batch = collate(signal.encode(items), [0, 1], signal.trunk.pad_id, signal.trunk.device)
+    score = lambda _, normed: normed.pow(3).sum((1, 2))  # noqa: E731
+    found = score_gradients(signal.trunk, batch, SITES, score)
+    for slope in found.slopes.values():
+        assert (slope[1, 5:] == 0).all()
+        assert (slope[1, 4] != 0).any()
 
 
 def test_scores_are_the_signals_own_and_need_no_site():
@@ -188,7 +208,10 @@ def test_nothing_is_left_behind():
     with torch.no_grad():
         found = gradients(signal, [ids_item(0, 6)])
         assert not torch.is_grad_enabled()
-    assert not any(t.requires_grad for t in (found.score, *found.values.values()))
+    given = found.values[EMBED].clone()
+    gradients(signal, [ids_item(0, 6)], embedded=given)
+    assert torch.equal(given, found.values[EMBED])
+    assert not any(t.requires_grad for t in (given, found.score, *found.values.values()))
     assert not any(t.requires_grad for t in found.slopes.values())
 
 

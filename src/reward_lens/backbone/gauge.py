@@ -116,11 +116,11 @@ class _Stream:
         self.rows: set[bytes] = set()
         self.norms: dict[int, Norm] = {}
         for module in {id(c.module): c.module for c in calls}.values():
-            if sizes := [tuple(p.shape) for p in module.parameters()]:
-                small = all(s == (self.width,) for s in sizes)
-                found = probe_norm(module, self.width, self.device) if small else None
-                if found is not None:
-                    self.norms[id(module)] = found
+            if any(p.shape != (self.width,) for p in module.parameters()):
+                continue  # a norm has gain and bias, or neither
+            found = probe_norm(module, self.width, self.device)
+            if found is not None:
+                self.norms[id(module)] = found
         self._by_place = {(id(c.module), c.nth): c for c in calls}
         for tap in _stream_taps(trunk):
             self._add(self._at(tap))
@@ -141,8 +141,8 @@ class _Stream:
         return found
 
     def _between_sublayers(self, trunk: Trunk) -> None:
-        """Add what norms are given that is the stream plus the attention's write, if rounded so."""
-        given = [t for c in self.calls if id(c.module) in self.norms for _, t in c.inputs()]
+        """Add what modules are given that is the stream plus the attention's write, rounded."""
+        given = [t for c in self.calls for _, t in c.inputs() if t.is_floating_point()]
         for block in trunk.anatomy.blocks:
             stream = self._at(block.enter)
             write = block.attn
@@ -153,7 +153,8 @@ class _Stream:
             scale = 1.0 if write.scale is None else write.scale
             middle = carry * stream.double() + scale * raw.double().reshape(stream.shape)
             for tensor in given:
-                if tensor.shape == middle.shape and _close(tensor, middle):
+                same = tensor.shape[-1:] == (self.width,) and tensor.numel() == middle.numel()
+                if same and _close(tensor, middle.reshape(tensor.shape)):
                     self._add(tensor)
 
     @property

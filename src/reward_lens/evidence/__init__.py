@@ -13,6 +13,7 @@ from reward_lens.evidence.record import (
     Store,
     Subject,
     read_jsonl,
+    with_all_parents,
     write_jsonl,
 )
 from reward_lens.evidence.registration import Outcome, Prediction, Registration
@@ -46,5 +47,6 @@ __all__ = [
     "import_records",
     "observables",
     "read_jsonl",
+    "with_all_parents",
     "write_jsonl",
 ]

@@ -47,6 +47,7 @@ __all__ = [
     "Store",
     "Subject",
     "read_jsonl",
+    "with_all_parents",
     "write_jsonl",
 ]
 
@@ -337,6 +338,11 @@ def _quantity_units(evidence: Evidence) -> Mapping[str, Units]:
             f"({labels}) and give its Units"
         )
     return MappingProxyType(units)
+
+
+def with_all_parents(evidences: Iterable[Evidence]) -> list[Evidence]:
+    """Evidence and what it was computed from, as far as that is in memory; parents first."""
+    return list({e.id: e for given in evidences for e in (*given.at_hand, given)}.values())
 
 
 def write_jsonl(path: str | os.PathLike[str], evidences: Iterable[Evidence]) -> None:

@@ -3,6 +3,7 @@
 No module tree is known here: sites, exact pieces and forwards come from the signal.
 """
 
+from reward_lens.instruments.comparison import compare
 from reward_lens.instruments.concepts import Concept, fit_concept
 from reward_lens.instruments.dose_response import concept_dose_response
 from reward_lens.instruments.gradient_patching import attribution_patching
@@ -21,6 +22,7 @@ __all__ = [
     "Concept",
     "attribution",
     "attribution_patching",
+    "compare",
     "compare_views",
     "concept_dose_response",
     "fit_concept",

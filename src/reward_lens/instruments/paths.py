@@ -195,7 +195,8 @@ def _tables(
     to = [{**label, "receiver": name} for label in sent for name in plan.names]
     rows = effects.transpose(0, 2, 3, 1)  # [direction, sender, node and receivers, pair]
     paths, nodes = rows[:, :, 1:].reshape(len(to), -1), rows[:, :, 0].reshape(len(sent), -1)
-    there = np.array([not np.isnan(p).all() for p in paths])  # a receiver that does not come after a sender is no path
+    # A receiver that does not come after a sender is no path.
+    there = np.array([not np.isnan(p).all() for p in paths])
     to = [label for label, real in zip(to, there, strict=True) if real]
     table = partial(effect_rows, margins=scores[0] - scores[1], lineages=pairs.lineages)
     return {"paths": table(to, paths[there]), "nodes": table(sent, nodes)}
