@@ -64,7 +64,9 @@ def test_a_type_has_its_executors_and_they_are_the_full_forward(name):
     assert all(engine.gaps[e] <= 1e-5 for e in engine.gaps if engine.offers(e))
 
     items = [("a", "b c"), ("dd", "e")] if is_encoder(name) else [ids_item(1, 9), ids_item(2, 6)]
-    names, rounding = all_targets(signal), grain(signal, items)
+    # Of the heads the first ones; they are all alike.
+    names = [t for t in all_targets(signal) if ".H" not in t or t.endswith(".H0")]
+    rounding = grain(signal, items)
     # Putting back what was there changes no bit; one text and one run have the same shape.
     lot = clean_lot(signal, items[:1], names, whole=True, executor=FULL)
     for target in names:

@@ -26,7 +26,7 @@ def test_what_was_not_answered_is_not_counted():
     assert np.isnan(adjusted([np.nan])).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.sampled_from(["holm", "bh"]))
 def test_adjusting_raises_and_keeps_the_order(p, method):
     found = adjusted(p, method)

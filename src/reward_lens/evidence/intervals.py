@@ -31,6 +31,7 @@ from reward_lens.evidence.clusters import (
 from reward_lens.evidence.parts import Interval
 
 _EXACT = 1e-12  # below this share of the data's range, a spread is rounding
+_RARE = 10  # of the rarer outcome, see _on_logit
 _STRONG = 0.8  # rank correlations above it: see jackknife_correlation
 
 
@@ -276,7 +277,8 @@ def accuracy(
     """Share of pairs whose chosen response scores higher, and the number of ties.
 
     A tie (margin exactly 0) is neither a win nor a loss: it counts half, and the note says so
-    where there are any. :attr:`TieCount.strict` has the accuracy with ties as losses.
+    where there are any. :attr:`TieCount.strict` has the accuracy with ties as losses. The interval
+    is cluster-t on the logit scale; few independent rows of the rarer outcome are noted.
 
     Parameters
     ----------
@@ -296,22 +298,34 @@ def accuracy(
     m = checked_rows(name, margins, "margin of")
     count = int((m == 0).sum())
     ties = TieCount(count, cluster_t(f"{name}.strict", m > 0, lineage, level))
-    ties = TieCount(count, _within_unit(ties.strict))
+    ties = TieCount(count, _on_logit(ties.strict))
     if not count:
         return dataclasses.replace(ties.strict, name=name), ties
     if count == len(m):
         reason = f"all {count} pairs are ties, counted half: nothing was preferred"
         return _none(name, 0.5, level, count, ties.strict.clusters, "cluster-t", reason), ties
     found = cluster_t(name, (m > 0) + 0.5 * (m == 0), lineage, level)
+    found = _on_logit(found)
     note = join(f"{count} ties, counted half", found.note)
-    return dataclasses.replace(_within_unit(found), note=note), ties
+    return dataclasses.replace(found, note=note), ties
 
 
-def _within_unit(i: Interval) -> Interval:
-    """The part of an interval that a share can lie in; with few lineages t reaches beyond."""
-    if math.isnan(i.low):
+def _on_logit(i: Interval) -> Interval:
+    """A share's cluster-t interval made on the logit scale, where its error is symmetric.
+
+    On the plain scale a stated 0.95 covers 0.87 to 0.93 near 0 and 1 (simulated, 15 to 60 lineages
+    of 1 to 5 rows), and the interval reaches beyond them.
+    """
+    m = i.estimate
+    if math.isnan(i.low) or i.high == i.low or math.isnan(i.se):
         return i
-    return dataclasses.replace(i, low=max(i.low, 0.0), high=min(i.high, 1.0))
+    reach, middle = (i.high - m) / (m * (1 - m)), math.log(m / (1 - m))
+    note = i.note
+    if min(m, 1 - m) * i.n_effective < _RARE:
+        why = f"worth fewer than {_RARE} independent rows of the rarer outcome"
+        note = join(note, f"{why}: the stated level is doubtful")
+    low, high = (1 / (1 + math.exp(-z)) for z in (middle - reach, middle + reach))
+    return dataclasses.replace(i, low=low, high=high, method="cluster-t on the logit", note=note)
 
 
 def _same_length(name: str, x: Floats, y: Floats) -> None:

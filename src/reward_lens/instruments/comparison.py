@@ -189,7 +189,7 @@ def compare(
             **depth_table(found.depths),
             "conditions": conditions_table(found.clones, found.corpus, found.missing, rho.note),
         },
-    )
+    ).with_parents(*evidence)
 
 
 def comparison_parts(

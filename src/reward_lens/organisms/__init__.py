@@ -1,11 +1,13 @@
 """Organisms: signals with a rule planted in them, so that the right answer is known.
 
-Those here are tiny networks whose weights are set by hand, with pairs and the answers on paper.
+Tiny networks whose weights are set by hand, with pairs and the answers on paper; and, of any signal,
+its gauge twin: the same scores in other coordinates.
 """
 
 from collections.abc import Callable
 
 from reward_lens.organisms.answer_key import READINGS, AnswerKey
+from reward_lens.organisms.gauge_twin import Rescaled, make_gauge_twin
 from reward_lens.organisms.read_rules import saturated_softmax, self_repair, two_hop
 from reward_lens.organisms.write_rules import (
     linear_rule,
@@ -29,7 +31,9 @@ __all__ = [
     "ANSWER_KEYS",
     "READINGS",
     "AnswerKey",
+    "Rescaled",
     "linear_rule",
+    "make_gauge_twin",
     "planted_head",
     "planted_neuron",
     "saturated_softmax",
