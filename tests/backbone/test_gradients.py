@@ -129,10 +129,14 @@ def test_gradients_are_differences_of_scores(family):
     plain = PlainHooks(signal.trunk.model, family)
     items = [ids_item(8, 9), ids_item(9, 14)]
     found = gradients(signal, items)
+    seen = signal.capture(items, list(map(str, SITES)), position="all")
     generator = torch.Generator().manual_seed(0)
     names = ["embed"] + [f"L{n}.{x}" for n in LAYERS for x in (f"H{n}", "attn_out", "mlp_out")]
     for row, item in enumerate(items):
         at = (1, 4, len(item.ids) - 1)
+        for site in SITES:
+            value = found.values[site][row, : len(item.ids)]
+            torch.testing.assert_close(value, seen[str(site)][row], rtol=1e-5, atol=1e-5)
         for name in names:
             target = Target.parse(name)
             width = target.width(signal.trunk.anatomy)

@@ -89,7 +89,7 @@ def attribution(
     run = partial(decompose, signal, sides.encoded, sides.read, chosen, by=by,
                   batch_tokens=batch_tokens, progress=progress)  # fmt: skip
     found = run()
-    found.refuse_if_incomplete(signal.meta.dtype)
+    found.refuse_if_incomplete(signal.meta.dtype, signal.interventions)
     values = sides.split(found.shares)
     margins = sides.split(found.score)[2]
     cost = 1.0

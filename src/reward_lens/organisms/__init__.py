@@ -1,7 +1,7 @@
 """Organisms: signals with a rule planted in them, so that the right answer is known.
 
 Tiny networks whose weights are set by hand, with pairs and the answers on paper; and, of any
-signal,
+signal, its gauge twin: the same scores in other coordinates.
 """
 
 from collections.abc import Callable

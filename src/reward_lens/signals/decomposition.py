@@ -62,24 +62,36 @@ class Decomposition:
         """The same with ``rounding``."""
         return _largest_gap(self.shares, self.score)
 
-    def refuse_if_incomplete(self, dtype: str) -> None:
+    def refuse_if_incomplete(self, dtype: str, interventions: Sequence[str] = ()) -> None:
         """Raise unless the writes add up to the score.
+
+        Parameters
+        ----------
+        dtype : str
+            Of the trunk.
+        interventions : sequence of str
+            What is done in every forward, which may change the stream beside its writes.
 
         Raises
         ------
         NumericsError
             If the bookkeeping does not close, or, in float32, the writes miss the score.
         """
+        done = (
+            f" What is done in every forward of this signal ({'; '.join(interventions)}) changes "
+            f"the stream itself, or a write as a whole, and is no component's part: attribution "
+            f"takes interventions on embed, attn_out, mlp_out and, by head, on heads."
+        ) * bool(interventions)
         if not self.closure <= CLOSURE:
             raise NumericsError(
                 f"the writes and their rounding miss the score by {self.closure:.1e} of their size "
-                f"(allowed {CLOSURE:.0e}): a fault of the decomposition, please report it"
+                f"(allowed {CLOSURE:.0e}): a fault of the decomposition, please report it." + done
             )
         if dtype == "float32" and not self.completeness <= COMPLETENESS_FP32:
             raise NumericsError(
                 f"the writes miss the score by {self.completeness:.1e} of their size (allowed "
                 f"{COMPLETENESS_FP32:.0e} in float32): something is added to the stream that was "
-                f"not found"
+                f"not found." + done
             )
 
 
