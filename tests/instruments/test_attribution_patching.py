@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -225,7 +227,15 @@ def test_bfloat16_is_near_float32():
     assert half.tables["agreement"]["rank_correlation"].notna().all()
 
 
-def test_identical_sides_have_no_effect_and_no_rank(signal):
+def test_identical_sides_have_no_effect_and_no_rank(signal, monkeypatch):
+    def rounded(*args, **options):
+        """Two rows of a batch can differ by rounding."""
+        for one in sweep(*args, **options):
+            values = {site: v + 1e-6 * one.item for site, v in one.values.items()}
+            yield replace(one, score=one.score + 1e-7 * one.item, values=values)
+
+    sweep = estimates.gradient_sweep
+    monkeypatch.setattr(estimates, "gradient_sweep", rounded)
     pairs = as_pairs([("one", "the same", "the same"), *PAIRS[:2]])
     ev = attribution_patching(signal, pairs, positions="aligned", screen=1)
     assert (ev.value.isel(pair=0) == 0).all()
@@ -235,6 +245,15 @@ def test_identical_sides_have_no_effect_and_no_rank(signal):
     assert alone.uncertainty == ()
     assert alone.tables["agreement"]["rank_correlation"].isna().all()
     assert alone.tables["components"]["share_of_margin"].isna().all()
+
+
+def test_a_row_of_a_head_is_estimated_by_its_own_gradient():
+    signal, pairs = make_signal("llama", num_labels=3), as_pairs(PAIRS[:2])
+    for readout in ("reward", "criterion:1"):
+        ev = attribution_patching(signal, pairs, sample=0, readout=readout)
+        expected = by_hand(signal, pairs, COMPONENTS, lambda k: ([-1], [-1]), readout=readout)
+        found = ev.value.sel(quantity="estimate", component=COMPONENTS).values
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
 def test_a_response_of_one_token(signal):

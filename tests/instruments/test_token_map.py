@@ -209,6 +209,8 @@ def test_the_record(signal, tokens):
     table = tokens.tables["methods"].set_index("method")
     assert list(table["given"]) == [True, True, False, True]
     assert table.loc["integrated", "reason"] == "not asked for"
+    alone = token_map(signal, SHORT, methods="integrated", unit="sentence")
+    assert "gradient" not in alone.tables["tokens"]  # it was computed on the way
     rows = tokens.tables["tokens"]
     assert len(rows) == sum(len(e.ids) for e in signal.encode(texts()))
     assert rows["read"].sum() == 8

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Rotary kinds whose frequencies follow the longest text; the first also remembers earlier texts.
 _BY_LENGTH = ("dynamic", "longrope")
+#: Settings up to which an attention that chooses its keys has them all.
+_CHOOSES_KEYS = ("keep_window_size", "index_topk")
 _EFFECT = {torch.float32: 1e-3}  # of the states' size; rounding leaves about 1e-6
 _COARSE = 0.1  # half precision; rounding leaves about 1e-2
 _COPY_LIMIT = 2 * 10**9  # bytes up to which a half-precision trunk is measured in a float32 copy
@@ -46,6 +48,12 @@ def batch_limit(trunk: Trunk) -> tuple[int | None, str]:
         return 0, (
             f"what else is in a batch changes a text's states (by {gap:.0%} of their size), as the "
             f"model's own formula has it: items run alone"
+        )
+    limits = [int(n) for name in _CHOOSES_KEYS if (n := getattr(trunk.config, name, None))]
+    if limits:
+        return min(limits), (
+            f"beyond {min(limits)} tokens attention chooses its keys from the whole text: longer "
+            f"items run alone and have no prefix scores"
         )
     return None, ""
 

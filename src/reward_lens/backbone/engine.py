@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -30,6 +30,7 @@ TOLERANCE = 1e-5
 #: In half precision: that many times what a padded batch, or one rounding, changes of a state.
 _COARSE = 4.0
 _LENGTHS = (9, 7, 5)
+_WAYS = 2  # of running a patch beside the full forward
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,15 @@ class Engine:
         Executor -> why it does not run here.
     gaps : dict
         Executor -> its largest gap to the full forward, in shares of the largest effect.
+    length : int
+        Tokens of the longest text they were tried on.
     """
 
     layout: Layout | None = None
     routers: Mapping[int, Tap] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     gaps: Mapping[str, float] = field(default_factory=dict)
+    length: int = 0
 
     def offers(self, executor: str) -> bool:
         """Whether an executor verified."""
@@ -62,18 +66,29 @@ _KNOWN: WeakKeyDictionary[Trunk, Engine] = WeakKeyDictionary()
 _LOCK = threading.RLock()
 
 
-def engine_of(trunk: Trunk) -> Engine:
-    """The executors of a trunk; verified at the first call.
+def engine_of(trunk: Trunk, length: int = 0) -> Engine:
+    """The executors of a trunk; verified at the first call, and for longer texts once more.
+
+    Parameters
+    ----------
+    length : int
+        Tokens of the longest text that will be run: a window may begin to matter there.
 
     Raises
     ------
     AnatomyError
         If no blocks were found, so that nothing can be changed in it.
     """
+    if trunk.clean is not None:  # a view whose forwards are changed
+        why = "something is changed in every forward of this signal already"
+        return Engine(None, engine_of(trunk.clean).routers, {TREE: why, JOINING: why})
     with _LOCK:
         if trunk not in _KNOWN:
             _KNOWN[trunk] = _verified(trunk)
-        return _KNOWN[trunk]
+        known = _KNOWN[trunk]
+        if length > known.length and known.layout is not None and len(known.missing) < _WAYS:
+            known = _KNOWN[trunk] = _verified_at(trunk, known, length)
+        return known
 
 
 def _verified(trunk: Trunk) -> Engine:
@@ -106,28 +121,48 @@ def _verified(trunk: Trunk) -> Engine:
         gaps[executor] = gap
         if not gap <= allowed:
             missing[executor] = f"it misses the full forward by {gap:.1e} of the largest effect"
-    return Engine(layout, routers, missing, gaps)
+    return Engine(layout, routers, missing, gaps, max(len(e.ids) for e in encoded))
+
+
+def _verified_at(trunk: Trunk, known: Engine, length: int) -> Engine:
+    """Try the executors that are left on texts as long as those that will be run."""
+    assert known.layout is not None
+    longest = min(length, trunk.alone_beyond or length)
+    encoded = _probe_items(trunk, (longest, max(2, longest - 3)))
+    sites = [t.source for t in _targets(trunk)]
+    clean = run_clean(trunk, _batch(trunk, encoded, [0, 1]), sites, known.routers)
+    missing, gaps = dict(known.missing), dict(known.gaps)
+    for executor in (TREE, JOINING):
+        if executor in missing:
+            continue
+        gap, allowed = _gap(trunk, encoded, clean, known.layout, known.routers, executor, few=True)
+        gaps[executor] = max(gap, gaps[executor])
+        if not gap <= allowed:
+            missing[executor] = (
+                f"on texts of {longest} tokens it misses the full forward by {gap:.1e} of the "
+                f"largest effect"
+            )
+    return replace(known, missing=missing, gaps=gaps, length=length)
 
 
 def _not_offered(trunk: Trunk) -> str:
     """Why runs cannot start inside a clean one, as far as is known without trying."""
-    if trunk.edited:
-        return "something is changed in every forward of this signal already"
     if not trunk.anatomy.causal:
         return "a token's state depends on later tokens"
-    if trunk.alone_beyond is not None:
+    limit = trunk.alone_beyond
+    if trunk.remembers or (limit is not None and limit < max(_LENGTHS)):
         return "a text's states depend on what else is in the batch"
     links = [w for k, w in trunk.anatomy.missing.items() if k.endswith(".link")]
     return links[0] if links else ""
 
 
-def _probe_items(trunk: Trunk) -> list[Encoded]:
-    """Three texts of random ids, none of them padding."""
+def _probe_items(trunk: Trunk, lengths: Sequence[int] = _LENGTHS) -> list[Encoded]:
+    """Texts of random ids, none of them padding."""
     generator = np.random.default_rng(0)
     top = max(3, min(trunk.config.vocab_size - 1, 200))
-    limit = getattr(trunk.config, "max_position_embeddings", None) or max(_LENGTHS)
+    limit = getattr(trunk.config, "max_position_embeddings", None) or max(lengths) + 1
     found = []
-    for length in (min(n, int(limit) - 1) for n in _LENGTHS):
+    for length in (min(n, int(limit) - 1) for n in lengths):
         ids = generator.integers(1, top, size=length).astype(np.int64)
         ids[ids == trunk.config.pad_token_id] = 0 if trunk.pad_id else 1
         found.append(Encoded(ids, length - 1))
@@ -161,12 +196,18 @@ def _gap(
     layout: Layout,
     routers: Mapping[int, Tap],
     executor: str,
+    *,
+    few: bool = False,
 ) -> tuple[float, float]:
-    """Largest difference to the full forward over the largest effect; and what is allowed."""
+    """Largest difference to the full forward over the largest effect; and what is allowed.
+
+    With ``few``, of one text and of its first, middle and last runs only: long texts cost more.
+    """
     gaps, noises, largest = [0.0], [0.0], 0.0
     lengths = [len(e.ids) for e in encoded]
     # A shorter text takes a longer one's tokens up to the read one, so that effects are large.
-    for item in range(len(encoded)) if executor == TREE else [1, 2]:
+    items = [1] if few else range(len(encoded)) if executor == TREE else [1, 2]
+    for item in items:
         other, read = (item - 1) % len(encoded), lengths[item] - 1
         start = read if executor == TREE else lengths[item] // 2
         at = [(read, lengths[other] - 1)] if executor == TREE else \
@@ -174,6 +215,9 @@ def _gap(
         runs = _runs(trunk, clean, other, at)
         frame = Frame(executor == TREE, (item,), (read,), start)
         found = Replay(trunk, clean, layout, routers, frame, [runs]).normed()[0].double().cpu()
+        if few:
+            kept = sorted({0, len(runs) // 2, len(runs) - 1})
+            runs, found = [runs[k] for k in kept], found[kept]
 
         def read_state(batch: Batch, normed: Tensor, at: int = read) -> Tensor:
             return normed[:, at]

@@ -98,7 +98,7 @@ def score_gradients(
         return handle
 
     kept = {tap: keep(tap) for tap in taps.values() if tap != begin}
-    with torch.no_grad():
+    with torch.inference_mode(False), torch.no_grad():
         trunk.forward(batch, merge({begin: start}, kept, {trunk.anatomy.normed: normed.append}))
         with torch.enable_grad():
             rows = score(batch, normed[0].reshape(*shape, -1))

@@ -28,12 +28,26 @@ class Lasting:
         Given an item and the number of tokens, ``[tokens, width]`` in the coordinates of the
         target's source.
     add : bool
+    drawn : bool
+        Whether the value depends on the whole item.
     """
 
     target: Target
     position: Position
     value: Callable[[Encoded, int], Tensor]
     add: bool
+    drawn: bool = False
+
+    @property
+    def prefixes(self) -> bool:
+        """Whether a text that is cut has the same done to the tokens that are left."""
+        return self.position.kind == "all" and not self.drawn
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the stream itself is replaced."""
+        kind = self.target.site.kind
+        return not self.add and (kind == "final_norm" or kind.startswith(("resid", "norm")))
 
 
 class Changes:
@@ -49,6 +63,10 @@ class Changes:
 
     def __init__(self, anatomy: Anatomy, lasting: Sequence[Lasting], reads: str) -> None:
         self.anatomy, self.lasting, self.reads = anatomy, lasting, reads
+        #: Whether a text that is cut has the same done to the tokens that are left.
+        self.prefixes = all(one.prefixes for one in lasting)
+        #: Whether the stream itself is replaced somewhere, so that nothing passes there.
+        self.replaces = any(one.replaces for one in lasting)
         self.over = False
 
     def __call__(self, batch: Batch) -> dict[Tap, Handler]:

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from reward_lens.backbone.tracing import Path, pick, put
+from reward_lens.errors import AnatomyError
 
 #: What to do with a tensor: look (return None) or give the one to use in its place.
 Handler = Callable[[Tensor], Tensor | None]
@@ -47,11 +48,17 @@ def attach(handlers: Mapping[Tap, Handler]) -> Iterator[None]:
     ----------
     handlers : mapping of Tap to callable
         A handler that returns a tensor replaces what the tap saw.
+
+    Raises
+    ------
+    AnatomyError
+        If a tap was not passed: what it is on is no longer part of the model.
     """
     owner = threading.get_ident()
     by_module: dict[nn.Module, list[tuple[Tap, Handler]]] = {}
+    met: set[Tap] = set()
     for tap, handler in handlers.items():
-        by_module.setdefault(tap.module, []).append((tap, handler))
+        by_module.setdefault(tap.module, []).append((tap, _noting(met, tap, handler)))
     entered: dict[nn.Module, int] = dict.fromkeys(by_module, 0)
     left: dict[nn.Module, int] = dict.fromkeys(by_module, 0)
 
@@ -78,9 +85,23 @@ def attach(handlers: Mapping[Tap, Handler]) -> Iterator[None]:
             if any(tap.path[0] == "out" for tap, _ in taps):
                 handles.append(module.register_forward_hook(after, with_kwargs=True))
         yield
+        if len(met) < len(handlers):
+            tap = next(t for t in handlers if t not in met)
+            raise AnatomyError(
+                f"a {type(tap.module).__name__} that was found inside this model is not called any "
+                f"more: the model was rebuilt after it was wrapped; wrap it again"
+            )
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _noting(met: set[Tap], tap: Tap, handler: Handler) -> Handler:
+    def note(tensor: Tensor) -> Tensor | None:
+        met.add(tap)
+        return handler(tensor)
+
+    return note
 
 
 def _run(

@@ -7,6 +7,7 @@ reference taken now would hold a later value.
 from __future__ import annotations
 
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,7 +103,12 @@ def trace(module: nn.Module, *args: Any, **kwargs: Any) -> list[Call]:
             value = dict(value)
         return map_tensors(value, lambda t: t.detach().clone())
 
-    def before(m: nn.Module, a: tuple[Any, ...], k: dict[str, Any]) -> None:
+    owner = threading.get_ident()  # other threads may be running the same modules
+
+    def before(m: nn.Module, *rest: Any) -> None:
+        if threading.get_ident() != owner:
+            return
+        a, k = rest
         nth = counts.get(id(m), 0)
         counts[id(m)] = nth + 1
         parent = stack[-1].order if stack else -1
@@ -110,8 +116,9 @@ def trace(module: nn.Module, *args: Any, **kwargs: Any) -> list[Call]:
         calls.append(call)
         stack.append(call)
 
-    def after(m: nn.Module, a: tuple[Any, ...], k: dict[str, Any], out: Any) -> None:
-        stack.pop().output = snapshot(out)
+    def after(m: nn.Module, *rest: Any) -> None:
+        if threading.get_ident() == owner:
+            stack.pop().output = snapshot(rest[-1])
 
     handles: list[Any] = []
     try:

@@ -60,24 +60,36 @@ class Trunk:
         self.base: nn.Module = model.base_model
         self.device: torch.device = next(model.parameters()).device
         self.dtype: torch.dtype = next(self.base.parameters()).dtype
-        self.kernel = str(getattr(self.config, "_attn_implementation", None) or "unknown")
         pad, known = self.config.pad_token_id, self.config.vocab_size
         # Masked, so any id of the vocabulary; some configurations name one that is none.
         self.pad_id = int(pad) if pad is not None and 0 <= pad < known else 0
         self.anatomy: Anatomy = find_anatomy(model, self.config, self.device, names)
         self.inputs = Inputs.of(self.base, probe_ids(self.config, self.device))
         self._made = _versions(model)
-        self._remembers = remembers(self.config)
+        self.remembers = remembers(self.config)
         # What is remembered is one for all threads.
-        self._memory: Any = threading.RLock() if self._remembers else nullcontext()
+        self._memory: Any = threading.RLock() if self.remembers else nullcontext()
         #: Items longer than this are run alone; ``None`` if what else is in a batch never matters.
         self.alone_beyond: int | None = None
-        self._edits: Edits | None = None
+        self._edits: tuple[Edits, ...] = ()
+        #: The trunk that this is a changed view of.
+        self.clean: Trunk | None = None
+        self._modules = {name: id(module) for name, module in model.named_modules()}
+
+    @property
+    def kernel(self) -> str:
+        """The attention implementation that runs now."""
+        return str(getattr(self.config, "_attn_implementation", None) or "unknown")
 
     @property
     def edited(self) -> bool:
         """Whether every forward is changed."""
-        return self._edits is not None
+        return bool(self._edits)
+
+    @property
+    def edits(self) -> tuple[Edits, ...]:
+        """What changes every forward."""
+        return self._edits
 
     def changed(self, edits: Edits) -> Trunk:
         """The same trunk, every forward of which is changed; the model itself is not touched.
@@ -87,9 +99,37 @@ class Trunk:
         edits : callable
             Gives the handlers that change the forward of a batch.
         """
-        new, before = copy.copy(self), self._edits
-        new._edits = edits if before is None else lambda batch: merge(before(batch), edits(batch))
+        new = copy.copy(self)
+        new._edits = (*self._edits, edits)
+        new.clean = self.clean or self
         return new
+
+    def refuse_rebuilt(self) -> None:
+        """Raise if modules were replaced or wrapped, or the dtype changed, since this was made.
+
+        Raises
+        ------
+        AnatomyError
+            Naming the first.
+        """
+        now = {name: id(module) for name, module in self.model.named_modules()}
+        other = sorted(n for n in {*now, *self._modules} if now.get(n) != self._modules.get(n))
+        if other:
+            raise AnatomyError(
+                f"the model was rebuilt after it was wrapped (first at {other[0]!r}), so what was "
+                f"found out about it no longer holds: wrap it again"
+            )
+        dtype = next(self.base.parameters()).dtype
+        if dtype != self.dtype:
+            raise AnatomyError(
+                f"the model was {str(self.dtype).removeprefix('torch.')} when it was wrapped and "
+                f"is {str(dtype).removeprefix('torch.')} now: wrap it again"
+            )
+
+    @property
+    def hooked(self) -> bool:
+        """Whether somebody else's hooks are on the model."""
+        return any(m._forward_hooks or m._forward_pre_hooks for m in self.model.modules())
 
     def written_to(self) -> list[str]:
         """Names of parameters that were written to, or replaced, since the trunk was made."""
@@ -114,12 +154,13 @@ class Trunk:
         RewardLensError
             If the model is in training mode, where dropout would make scores random.
         """
-        if self.model.training:
+        if any(m.training for m in self.model.modules()):
             raise RewardLensError(
-                "the model is in training mode, so its scores are random: call model.eval() first"
+                "the model, or a part of it, is in training mode, so its scores are random: call "
+                "model.eval() first"
             )
-        if self._edits is not None:  # first, so that whoever looks sees what was changed
-            handlers = merge(self._edits(batch), handlers)
+        # First what changes, so that whoever looks sees what was changed.
+        handlers = merge(*(edits(batch) for edits in self._edits), handlers)
         with self._memory:
             self.forget()
             with attach(handlers):
@@ -128,7 +169,7 @@ class Trunk:
     @torch.no_grad()
     def forget(self) -> None:
         """Undo what an earlier long text left behind: one short forward resets the frequencies."""
-        if self._remembers:
+        if self.remembers:
             self.base(input_ids=torch.full((1, 1), self.pad_id, device=self.device))
 
     def batches(
@@ -297,7 +338,7 @@ class Trunk:
             return leaf[0].clone().view_as(tensor)  # a clone: some models add to it in place
 
         # The fused attention kernels have no second derivative.
-        with sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        with torch.inference_mode(False), sdpa_kernel(SDPBackend.MATH), torch.no_grad():
             self.forward(batch, merge({tap: start}, {self.anatomy.normed: normed.append}))
             with torch.enable_grad():
                 total = score(normed[0]).sum()

@@ -21,6 +21,7 @@ from reward_lens.instruments.sides import Sides
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
+from reward_lens.signals.intervening import refuse_replaced_stream
 from reward_lens.signals.item_tables import item_coords
 from reward_lens.signals.sweeping import Progress
 
@@ -135,6 +136,7 @@ def concept_dose_response(
     coordinates.
     """
     require(signal, Capability.ACTIVATIONS | Capability.GRADIENTS, "concept_dose_response")
+    refuse_replaced_stream(signal, "concept_dose_response")
     given = as_pairs(pairs)
     target = _target(signal, concept, layer, site)
     levels = _levels(doses)

@@ -201,6 +201,8 @@ def _shared(signal: ClassifierRM, sides: Sides, *, beginnings: bool) -> list[int
     """
     n, encoded, trunk = len(sides.pairs), sides.encoded, signal.trunk
     beginnings = beginnings and trunk.anatomy.causal and trunk.alone_beyond is None
+    if trunk.edited:  # what is done to a text may depend on all of it
+        return [0] * n
     found = []
     for k in range(n):
         a, b = encoded[k], encoded[n + k]

@@ -17,6 +17,7 @@ from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.depth import depth_readings
 from reward_lens.signals.identity import observation
+from reward_lens.signals.intervening import refuse_replaced_stream
 from reward_lens.signals.sweeping import Progress
 
 READINGS = ("frozen", "applied")
@@ -77,6 +78,7 @@ def lens(
     neither: they are NaN and counted as degenerate.
     """
     require(signal, Capability.ACTIVATIONS, "lens")
+    refuse_replaced_stream(signal, "lens")
     given = as_pairs(pairs)
     sides = Sides.of(signal, given, position, truncate)
     chosen = signal.bound(readout, sides.encoded, batch_tokens)

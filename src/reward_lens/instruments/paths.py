@@ -29,6 +29,7 @@ from reward_lens.instruments.token_alignment import Where, as_position, patched_
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
+from reward_lens.signals.intervening import refuse_replaced_stream
 from reward_lens.signals.sweeping import Progress
 
 #: Senders that are followed where none are named: those with the largest effects of their own.
@@ -119,6 +120,7 @@ def path_effects(
     in the stream it reads, before its norm.
     """
     require(signal, Capability.ACTIVATIONS, "path_effects")
+    refuse_replaced_stream(signal, "path_effects")
     anatomy = signal.trunk.anatomy
     refuse_normed_stream(anatomy)
     directions = _directions(direction, norm)

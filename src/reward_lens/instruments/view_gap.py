@@ -132,7 +132,7 @@ def compare_views(
         position=position,
         tier=Tier.CAUSAL,
         units=Units.RANK,
-        interventions=patched.subject.interventions,
+        interventions=patched.subject.interventions[len(signal.interventions) :],
         parents=(written, patched),
         parameters={**patched.provenance.parameters, "components": names},
         cost=sum(e.provenance.cost_forwards for e in ran),
@@ -164,6 +164,12 @@ def _refuse_other(
         raise DataError(f"compare_views: {name}= {said}; leave it out to have it measured here")
 
 
+def _exchanges(view: Evidence) -> tuple[str, ...]:
+    """What a grid itself does, one line a direction; nothing for attribution."""
+    directions = view.value.sizes.get("direction", 0)
+    return view.subject.interventions[len(view.subject.interventions) - directions :]
+
+
 def _differs(
     signal: ClassifierRM,
     pairs: Pairs,
@@ -179,6 +185,11 @@ def _differs(
         return f"is evidence of {view.instrument}, not of {wanted}"
     if subject.signal != signal.fingerprint:
         return "was measured on another signal"
+    # A grid names its own exchange after what is done to the signal.
+    count = len(subject.interventions) - len(_exchanges(view))
+    if subject.interventions[:count] != signal.interventions:
+        done = "; ".join(subject.interventions[:count]) or "nothing"
+        return f"was measured while this was done in every forward: {done}"
     if subject.notes["position"] != (position or signal.meta.position):
         return f"was read at position {subject.notes['position']!r}"
     for key, value in options.items():

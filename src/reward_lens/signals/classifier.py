@@ -118,7 +118,8 @@ class ClassifierRM:
     def caps(self) -> Capability:
         """What can be asked of this signal."""
         caps, anatomy = Capability.SCORES, self.trunk.anatomy
-        if anatomy.causal and self.trunk.alone_beyond != 0:
+        whole = all(getattr(e, "prefixes", False) for e in self.trunk.edits)
+        if anatomy.causal and self.trunk.alone_beyond != 0 and whole:
             caps |= Capability.PREFIX_SCORES
         if anatomy.blocks:
             caps |= Capability.ACTIVATIONS | Capability.GRADIENTS | Capability.HVP

@@ -69,6 +69,7 @@ def signal_subject(
     notes: Mapping[str, Any],
 ) -> Subject:
     """What a measurement is about: who the signal is, and all that was chosen for it."""
+    signal.trunk.refuse_rebuilt()
     m = signal.meta
     facts = {
         "architecture": m.architecture,
@@ -109,7 +110,7 @@ def provenance(
         versions=_versions(),
         dtype=signal.meta.dtype,
         device=signal.meta.device,
-        kernel=signal.meta.kernel,
+        kernel=signal.trunk.kernel,
         seeds=seeds,
         parents=parents,
         cost_forwards=cost,

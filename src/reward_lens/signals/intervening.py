@@ -144,6 +144,21 @@ def intervened(
         changes.over = True
 
 
+def refuse_replaced_stream(signal: ClassifierRM, instrument: str) -> None:
+    """Refuse an instrument that follows the stream, on a view in which it is replaced.
+
+    Raises
+    ------
+    CapabilityError
+    """
+    if any(getattr(edits, "replaces", True) for edits in signal.trunk.edits):
+        raise CapabilityError(
+            f"{instrument} follows the stream to the head, and {'; '.join(signal.interventions)} "
+            f"puts another in its place: intervene on a component (embed, attn_out, mlp_out, a "
+            f"head), or add to the stream with steer"
+        )
+
+
 def _prepared(signal: ClassifierRM, one: Intervention) -> tuple[Lasting, str]:
     """Values ready to be put in place, and what is said of them on the record."""
     anatomy = signal.trunk.anatomy
@@ -155,7 +170,7 @@ def _prepared(signal: ClassifierRM, one: Intervention) -> tuple[Lasting, str]:
             values = rows.double().mean(0, keepdim=True).to(rows)
         else:
             return (
-                Lasting(one.target, one.position, _drawn(rows, one.seed), add=False),
+                Lasting(one.target, one.position, _drawn(rows, one.seed), add=False, drawn=True),
                 f"{name}, seed {one.seed}, {_hash(rows)}",
             )
     elif one.how == "zero":

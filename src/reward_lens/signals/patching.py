@@ -172,6 +172,9 @@ class CleanItems:
             return None
         if self.executor == FULL or read == MEAN or self._where[item][0].kept == {}:
             return FULL
+        limit = self.signal.trunk.alone_beyond
+        if limit is not None and len(self.encoded[item].ids) > limit:
+            return FULL
         at = {token for part in run for token in part.at}
         if at <= {read} and self.engine.offers(TREE) and self.executor != JOINING:
             return TREE
@@ -297,7 +300,12 @@ def clean_runs(
     AnatomyError
         If a site does not exist.
     """
-    engine = engine_of(signal.trunk)
+    trunk = signal.trunk
+    trunk.refuse_rebuilt()
+    if trunk.hooked and executor is None:
+        executor = FULL  # what hooks of somebody else do with a few tokens is not known
+    longest = max((len(encoded[i].ids) for group in groups for i in group), default=0)
+    engine = engine_of(trunk, 0 if executor == FULL else longest)
     if executor is not None and (executor not in EXECUTORS or not engine.offers(executor)):
         why = engine.missing.get(executor, f"there are {', '.join(EXECUTORS)}")
         raise CapabilityError(f"executor={executor!r} does not run here: {why}")
