@@ -31,7 +31,10 @@ def test_every_head_convention_is_in_the_table_and_no_other():
 INSTRUMENTS = DOCS / "instruments.md"
 
 
-def test_the_code_of_the_instruments_page_prints_what_it_shows(capsys, recwarn):
+def test_the_code_of_the_instruments_page_prints_what_it_shows(
+    capsys, recwarn, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
     page = INSTRUMENTS.read_text()
     found = re.findall(r"```python\n(.*?)```\n(?:```text\n(.*?)```)?", page, re.DOTALL)
     assert len(found) >= 8

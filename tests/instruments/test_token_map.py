@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -322,6 +323,24 @@ def test_small_texts(signal):
     same = token_map(signal, [("p", "the same", "the same")])
     chosen, rejected = (same.value.sel(side=s) for s in ("chosen", "rejected"))
     np.testing.assert_allclose(chosen, rejected, atol=1e-6)
+
+
+def test_what_a_gate_is_read_at_cannot_be_left_out(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "signals")
+    from heads_on_disk import CASES, write
+
+    write(tmp_path, next(c for c in CASES if c.composite is not None))
+    signal = rl.load_signal(tmp_path)
+    ids, start = [40, 41, *signal.gate.pattern, 42, 43, 44], 2
+    stop = start + len(signal.gate.pattern)
+    pair = [{"input_ids_chosen": ids, "input_ids_rejected": [*ids, 45]}]
+    ev = token_map(signal, pair, readout="composite", methods="leave_one_out")
+    found = read(ev, "leave_one_out", 0)[: len(ids)]
+    assert np.isnan(found[start:stop]).all()
+    for t in (*range(start), *range(stop, len(ids))):
+        rest = [rl.Item(ids=tuple(i)) for i in (ids, ids[:t] + ids[t + 1 :])]
+        a, b = signal.score(rest, readout="composite").value.values
+        assert found[t] == pytest.approx(a - b, abs=1e-5)
 
 
 def test_bfloat16_is_near_float32(signal):

@@ -51,12 +51,16 @@ class Target:
         """
         if isinstance(name, Target):
             return name
+        if not isinstance(name, (str, Site)):
+            raise AnatomyError(f"{name!r} is no site: give a name such as 'L3.attn_out' or 'L3.H2'")
         if isinstance(name, str) and (found := _HEAD.fullmatch(name)):
             return cls(Site("head_in", int(found[1])), int(found[2]))
         try:
             site = Site.parse(name)
         except AnatomyError as error:
-            raise AnatomyError(f"{error}; one head is written L<layer>.H<head>") from error
+            raise AnatomyError(
+                f"{error}; one head is written L<layer>.H<head>, such as L3.H2"
+            ) from error
         if site.kind == "head_out":
             raise AnatomyError(f"{site} is all heads of a layer; name one: L{site.layer}.H<head>")
         return cls(site)

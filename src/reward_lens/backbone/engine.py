@@ -17,7 +17,7 @@ from reward_lens.backbone.edits import Change, Run, Target
 from reward_lens.backbone.frames import Frame
 from reward_lens.backbone.full_forward import run_full
 from reward_lens.backbone.replay import Replay
-from reward_lens.backbone.routers import find_routers
+from reward_lens.backbone.routers import find_routers, has_experts
 from reward_lens.backbone.sites import Site
 from reward_lens.backbone.taps import Tap
 from reward_lens.backbone.tokenise import Encoded
@@ -49,6 +49,8 @@ class Engine:
         Executor -> its largest gap to the full forward, in shares of the largest effect.
     length : int
         Tokens of the longest text they were tried on.
+    uncounted : bool
+        Whether the model has experts whose choice was not found, so that flips are not known.
     """
 
     layout: Layout | None = None
@@ -56,6 +58,7 @@ class Engine:
     missing: Mapping[str, str] = field(default_factory=dict)
     gaps: Mapping[str, float] = field(default_factory=dict)
     length: int = 0
+    uncounted: bool = False
 
     def offers(self, executor: str) -> bool:
         """Whether an executor verified."""
@@ -81,7 +84,9 @@ def engine_of(trunk: Trunk, length: int = 0) -> Engine:
     """
     if trunk.clean is not None:  # a view whose forwards are changed
         why = "something is changed in every forward of this signal already"
-        return Engine(None, engine_of(trunk.clean).routers, {TREE: why, JOINING: why})
+        clean = engine_of(trunk.clean)
+        missing = {TREE: why, JOINING: why}
+        return Engine(None, clean.routers, missing, uncounted=clean.uncounted)
     with _LOCK:
         if trunk not in _KNOWN:
             _KNOWN[trunk] = _verified(trunk)
@@ -98,9 +103,10 @@ def _verified(trunk: Trunk) -> Engine:
     encoded = _probe_items(trunk)
     given = trunk.inputs.of_batch(_batch(trunk, encoded, [0, 1, 2]))
     routers = find_routers(trunk.base, given, trunk.anatomy.blocks)
+    uncounted = not routers and has_experts(trunk.config)
     why = _not_offered(trunk)
     if why:
-        return Engine(None, routers, {TREE: why, JOINING: why})
+        return Engine(None, routers, {TREE: why, JOINING: why}, uncounted=uncounted)
     sites = [t.source for t in _targets(trunk)]
     try:
         clean = run_clean(trunk, _batch(trunk, encoded, [0, 1, 2]), sites, routers)
@@ -109,7 +115,7 @@ def _verified(trunk: Trunk) -> Engine:
     except Exception as error:
         said = str(error).splitlines()[0] if str(error) else ""
         why = said if isinstance(error, AnatomyError) else f"it takes another cache ({error!r})"
-        return Engine(None, routers, {TREE: why, JOINING: why})
+        return Engine(None, routers, {TREE: why, JOINING: why}, uncounted=uncounted)
     gaps: dict[str, float] = {}
     missing: dict[str, str] = {}
     for executor in (TREE, JOINING):
@@ -121,7 +127,8 @@ def _verified(trunk: Trunk) -> Engine:
         gaps[executor] = gap
         if not gap <= allowed:
             missing[executor] = f"it misses the full forward by {gap:.1e} of the largest effect"
-    return Engine(layout, routers, missing, gaps, max(len(e.ids) for e in encoded))
+    longest = max(len(e.ids) for e in encoded)
+    return Engine(layout, routers, missing, gaps, longest, uncounted)
 
 
 def _verified_at(trunk: Trunk, known: Engine, length: int) -> Engine:

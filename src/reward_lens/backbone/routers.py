@@ -48,3 +48,13 @@ def find_routers(
 def choices(tensor: Tensor, shape: tuple[int, int]) -> Tensor:
     """Expert numbers in a fixed order: ``[rows, columns, k]``."""
     return tensor.detach().reshape(*shape, -1).sort(-1).values
+
+
+#: What configurations call their number of experts.
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+
+
+def has_experts(config: object) -> bool:
+    """Whether a configuration speaks of a choice of experts."""
+    numbers = (getattr(config, name, None) for name in _EXPERTS)
+    return any(isinstance(n, int) and n > 1 for n in numbers)

@@ -267,7 +267,20 @@ class Evidence:
         return self.value.to_dataframe().reset_index()
 
     def plot(self, **options: Any) -> Any:
-        """Draw the value with xarray and matplotlib; options go to ``DataArray.plot``."""
+        """Draw the value with xarray and matplotlib; options go to ``DataArray.plot``.
+
+        Raises
+        ------
+        EvidenceError
+            If it has more than two dimensions: xarray would pool all of it in one histogram.
+        """
+        if self.value.ndim > 2:
+            sizes = ", ".join(f"{d} ({n})" for d, n in self.value.sizes.items())
+            first = str(self.value.dims[0])
+            raise EvidenceError(
+                f"the value has the dimensions {sizes}: choose what to draw, e.g. "
+                f"ev.value.isel({first}=0).mean('pair').plot(); tables have the summaries"
+            )
         return self.value.plot(**options)
 
     def receipt(self) -> str:

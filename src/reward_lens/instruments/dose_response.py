@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from reward_lens.evidence import Evidence, GaugeStatus, Tier
 from reward_lens.instruments.concepts import Concept, fit_concept
 from reward_lens.instruments.dose_curves import random_units
 from reward_lens.instruments.dose_runs import DosePlan, run_doses
-from reward_lens.instruments.dose_tables import dose_tables
+from reward_lens.instruments.dose_tables import dose_tables, doubtful_concept
 from reward_lens.instruments.sides import Sides
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
@@ -119,9 +120,15 @@ def concept_dose_response(
     AnatomyError
         If the model does not have the site.
 
+    Warns
+    -----
+    UserWarning
+        If a fitted direction does not tell its own labels apart better than chance, on items that
+        it was not fitted on: then its slope says nothing about the concept.
+
     Notes
     -----
-    The *effective reward direction* is the gradient of the readout with respect to a vector that is
+    Intervals of slopes hold the direction as it was fitted. The *effective reward direction* is the gradient of the readout with respect to a vector that is
     added at the steered tokens; only behind the last layer and for an affine head is it the head's
     own row, through the norm at the item. Its cosine with the concept is given for the mean over
     items and per item.
@@ -149,6 +156,8 @@ def concept_dose_response(
         signal, concept, target.site, method=method, seed=seed, position=position,
         truncate=truncate, batch_tokens=batch_tokens,
     )  # fmt: skip
+    if doubt := doubtful_concept(fitted):
+        warnings.warn(doubt, UserWarning, stacklevel=2)
     rng = np.random.default_rng(seed)
     drawn = _sample(sample, len(sides.encoded), rng)
     drawn = drawn if directions else drawn[:0]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from reward_lens.evidence import Interval
+from reward_lens.evidence.clusters import join
 from reward_lens.evidence.intervals import cluster_t
 from reward_lens.instruments.concepts import Concept
 from reward_lens.instruments.dose_curves import linear_range, mirrored, random_band, slopes, within
@@ -33,7 +36,8 @@ def dose_tables(
     inside = within(plan.doses, reach)
     steep = slopes(plan.doses[inside], found.scores[inside])
     by_group = {
-        name: cluster_t(name, steep[rows], lineages[rows]) for name, rows in _groups(sides).items()
+        name: _held(cluster_t(name, steep[rows], lineages[rows]), concept)
+        for name, rows in _groups(sides).items()
     }
     cosines = _item_cosines(found, concept)
     intervals = list(by_group.values())
@@ -50,6 +54,29 @@ def dose_tables(
     if len(found.random):
         tables |= _random_tables(plan, found, steep, inside)
     return tables, tuple(intervals)
+
+
+def _held(slope: Interval, concept: Concept) -> Interval:
+    """Say of a slope what its interval does not hold."""
+    if concept.n_positive + concept.n_negative == 0:  # a direction that was handed over
+        return slope
+    why = "the direction is held as fitted: how surely it was fitted is not in this interval"
+    return dataclasses.replace(slope, note=join(why, slope.note))
+
+
+def doubtful_concept(concept: Concept) -> str:
+    """What speaks against a fitted direction; empty if nothing, or if it was handed over."""
+    labelled, accuracy = concept.n_positive + concept.n_negative, concept.accuracy
+    if labelled == 0:
+        return ""
+    if accuracy is None or not accuracy.low > 0.5:  # NaN included
+        known = "not known" if accuracy is None else f"{accuracy.estimate:.2f}"
+        return (
+            f"the direction was fitted to {labelled} labelled items and cannot be told from one of "
+            f"chance (held-out accuracy {known}): slopes along such directions differ from fit to "
+            f"fit by far more than their intervals"
+        )
+    return ""
 
 
 def _groups(sides: Sides) -> dict[str, npt.NDArray[np.bool_]]:
@@ -142,7 +169,7 @@ def _concept_table(
         "cosine_item_mean": float(known.mean()) if len(known) else np.nan,
         "cosine_item_sd": float(known.std(ddof=1)) if len(known) > 1 else np.nan,
         "linear_range": reach,
-        "note": concept.note,
+        "note": join(concept.note, doubtful_concept(concept)),
     }
     return pd.DataFrame([row])
 

@@ -149,6 +149,9 @@ def estimate_effects(
         for d, direction in enumerate(directions):
             runs = [_side_run(direction, k, n, tokens[k], ways[k]) for k in group]
             for k, slopes in zip(group, _slopes(sweep, seen, runs, steps), strict=True):
+                if not len(tokens[k]):
+                    effects[d, k] = np.nan  # nothing of this pair is patched
+                    continue
                 if sides.identical(k):  # what two rows of a batch differ by is rounding
                     effects[d, k] = 0.0
                     continue

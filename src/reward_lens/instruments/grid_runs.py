@@ -119,7 +119,8 @@ def run_grid(
                 for i, found in cells.items() if found}  # fmt: skip
         for item, out in clean.run(runs).items():
             at = _where(cells[item])
-            changed[item][at], flips[item][at] = out.scores, out.flips
+            changed[item][at] = out.scores
+            flips[item][at] = np.nan if clean.engine.uncounted else out.flips
         executors |= clean.executors
         forwards += clean.forwards
     gaps = engine_of(signal.trunk).gaps

@@ -43,9 +43,11 @@ def grid_targets(
     """
     if by not in BY:
         raise CapabilityError(f"by={by!r}: choose one of {', '.join(BY)}")
+    if by != "layer_position" and site != "resid_pre":
+        raise CapabilityError(f"site={site!r} is of by='layer_position', and this is by={by!r}")
     if site not in LAYER_SITES:
         raise CapabilityError(f"site={site!r}: choose one of {', '.join(LAYER_SITES)}")
-    wanted = _layers(anatomy, layers)
+    wanted = _layers(anatomy, [layers] if isinstance(layers, int) else layers)
     if by == "layer_position":
         found = [Target(Site(site, layer)) for layer in wanted]
     elif by == "head":
@@ -55,7 +57,7 @@ def grid_targets(
         outer = [Site("embed")] if layers is None else []
         found = [Target(s) for s in (*outer, *write_sites(anatomy))
                  if s.layer is None or s.layer in wanted]  # fmt: skip
-    return _named(found, components)
+    return _named(found, components, by)
 
 
 def _layers(anatomy: Anatomy, layers: Sequence[int] | None) -> list[int]:
@@ -78,14 +80,15 @@ def _n_heads(anatomy: Anatomy, layer: int) -> int:
     return heads.n
 
 
-def _named(found: list[Target], components: Sequence[str] | None) -> list[Target]:
+def _named(found: list[Target], components: Sequence[str] | None, by: str) -> list[Target]:
     if components is not None:
         names = [components] if isinstance(components, str) else list(components)
         known = {str(t) for t in found}
         wrong = [name for name in names if name not in known]
         if wrong:
             raise AnatomyError(
-                f"{wrong[0]!r} is no part of this grid; it has {_listed([str(t) for t in found])}"
+                f"{wrong[0]!r} is no part of a grid by={by!r}; it has "
+                f"{_listed([str(t) for t in found])}"
             )
         found = [t for t in found if str(t) in names]
     if not found:

@@ -46,8 +46,8 @@ def patch_grid(
     direction: str = "both",
     ablation: str | None = None,
     reference: Any = None,
-    site: str = "resid_pre",
-    layers: Sequence[int] | None = None,
+    site: str | None = None,
+    layers: Sequence[int] | int | None = None,
     components: Sequence[str] | None = None,
     executor: str | None = None,
     seed: int = 0,
@@ -95,7 +95,7 @@ def patch_grid(
     reference : iterable of items, optional
         For ``mean`` and ``resample``; both sides of all pairs by default.
     site : {"resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out"}
-        For ``layer_position``.
+        For ``layer_position``; ``resid_pre`` by default.
     layers : sequence of int, optional
         Only these layers; then without the embedding.
     components : sequence of str, optional
@@ -142,7 +142,11 @@ def patch_grid(
     """
     require(signal, Capability.ACTIVATIONS, "patch_grid")
     targets = grid_targets(
-        signal.trunk.anatomy, by, site=site, layers=layers, components=components
+        signal.trunk.anatomy,
+        by,
+        site=site or "resid_pre",
+        layers=_listed(layers),
+        components=components,
     )
     given = as_pairs(pairs)
     sides = Sides.of(signal, given, position, truncate)
@@ -174,8 +178,8 @@ def patch_grid(
             "direction": direction,
             "ablation": ablation,
             "reference": None if away is None else away.fingerprint,
-            "site": site if by == "layer_position" else None,
-            "layers": None if layers is None else [int(layer) for layer in layers],
+            "site": (site or "resid_pre") if by == "layer_position" else None,
+            "layers": _listed(layers),
             "components": None if components is None else [str(t) for t in targets],
             "executor": executor,
             "readout": readout,
@@ -190,6 +194,12 @@ def patch_grid(
             "engine": found.engine_table(),
         },
     )
+
+
+def _listed(layers: Sequence[int] | int | None) -> list[int] | None:
+    if layers is None:
+        return None
+    return [layers] if isinstance(layers, int) else [int(layer) for layer in layers]
 
 
 def _value(plan: GridPlan, sides: Sides, effects: Floats, scores: Floats) -> xr.DataArray:

@@ -183,7 +183,7 @@ def path_effects(
             **_tables(plan, given, effects, found.scores),
             "engine": pd.DataFrame(
                 [{"executor": e, "groups": k, "forwards_of_all": found.forwards}
-                 for e, k in sorted(found.executors.items())]
+                 for e, k in sorted(found.executors.items()) or [("none", 0)]]
             ),
         },
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -80,5 +81,8 @@ def mean_agreement(
     if not ok.any():
         return None
     found = cluster_t(name, rho[ok], lineages[ok])
+    if np.ptp(rho[ok]) == 0 and found.n > 1:  # their spread is not known, and it is not zero
+        note = f"all {found.n} correlations are the same: nothing is known of their spread"
+        return dataclasses.replace(found, low=math.nan, high=math.nan, note=note)
     low, high = max(found.low, -1.0), min(found.high, 1.0)  # NaN stays: max and min keep the first
     return dataclasses.replace(found, low=low, high=high)

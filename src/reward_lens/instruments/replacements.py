@@ -151,8 +151,8 @@ class Ablation:
     def __str__(self) -> str:
         if self.kind == "zero":
             return "zero"
-        whose = "the pairs' own" if self.fingerprint is None else "given"
-        return f"{self.kind} ({len(self.reference)} {whose} items)"
+        whose = "of these pairs" if self.fingerprint is None else "of the reference"
+        return f"{self.kind} (over {len(self.reference)} items {whose})"
 
 
 def exchanged(tokens: list[Tokens], position: Position) -> Replacements:

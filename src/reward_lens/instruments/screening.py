@@ -29,7 +29,8 @@ def top_components(estimates: Floats, targets: Sequence[Target], count: int) -> 
 
 def _order(effects: Floats) -> list[int]:
     """Targets by mean absolute effect, largest first; equal ones in the order of the forward."""
-    sizes = np.abs(effects).mean((0, 1))
+    there = ~np.isnan(effects).all((0, 2))  # pairs with tokens to patch
+    sizes = np.abs(effects[:, there]).mean((0, 1)) if there.any() else np.zeros(effects.shape[-1])
     return [int(t) for t in np.argsort(-sizes, kind="stable")]
 
 
@@ -57,10 +58,14 @@ def agreement(
     """
     rows, intervals = [], []
     for d, direction in enumerate(directions):
-        rho = [rank_correlation(a, b) for a, b in zip(estimates[d], exact[d], strict=True)]
-        found = mean_agreement(f"{direction}.rank_correlation", rho, lineages)
-        largest = float(np.abs(exact[d]).max())
-        gap = float(np.abs(estimates[d] - exact[d]).max())
+        there = ~(np.isnan(exact[d]) | np.isnan(estimates[d])).all(1)
+        estimate, truth = estimates[d][there], exact[d][there]
+        if not len(truth):
+            continue
+        rho = [rank_correlation(a, b) for a, b in zip(estimate, truth, strict=True)]
+        found = mean_agreement(f"{direction}.rank_correlation", rho, lineages[there])
+        largest = float(np.abs(truth).max())
+        gap = float(np.abs(estimate - truth).max())
         nan = float("nan")
         rows.append(
             {
@@ -70,7 +75,7 @@ def agreement(
                 "low": nan if found is None else found.low,
                 "high": nan if found is None else found.high,
                 "undefined": int(np.isnan(rho).sum()),
-                "of_means": rank_correlation(estimates[d].mean(0), exact[d].mean(0)),
+                "of_means": rank_correlation(estimate.mean(0), truth.mean(0)),
                 "worst_gap": gap / largest if largest else nan,
             }
         )
@@ -111,13 +116,14 @@ def missed(
     rank = {t: k + 1 for k, t in enumerate(_order(estimates))}
     rows = []
     for d, direction in enumerate(directions):
-        known = exact.shape[1] > 0
-        sizes = np.abs(exact[d]).mean(0) if known else np.zeros(len(names))
+        real = exact[d][~np.isnan(exact[d]).all(1)]  # of the sampled pairs with tokens to patch
+        known = len(real) > 0
+        sizes = np.abs(real).mean(0) if known else np.zeros(len(names))
         total, largest = float(sizes.sum()), float(sizes.max())
         true_top = np.argsort(-sizes, kind="stable")[: len(top)]
         row: dict[str, Any] = {
             "direction": direction,
-            "pairs": exact.shape[1],
+            "pairs": len(real),
             "screened": len(top),
             "share_covered": float(sizes[inside].sum()) / total if total else float("nan"),
             "found_of_true_top": float(inside[true_top].sum()) if known else float("nan"),

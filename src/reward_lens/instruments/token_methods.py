@@ -131,12 +131,13 @@ def leave_out(
     Returns
     -------
     list of ndarray, [item]
-        float64 ``[part]``: the score less that of the rest; NaN where the rest has no token that
-        the head could read.
+        float64 ``[part]``: the score less that of the rest; NaN where the rest has nothing that the
+        head, or the gate of a composite, could read.
     """
     losses: Ragged = []
+    gated = signal.readout(readout).kind == "composite"
     for encoded, spans in zip(sides.encoded, parts, strict=True):
-        rests = [_without(signal, encoded, span) for span in spans]
+        rests = [_without(signal, encoded, span, gated=gated) for span in spans]
         runs = [encoded, *(rest for rest in rests if rest is not None)]
         bound = signal.bound(readout, runs, batch_tokens)
         reads = signal.read_index(runs, position)
@@ -149,12 +150,14 @@ def leave_out(
     return losses
 
 
-def _without(signal: ClassifierRM, encoded: Encoded, span: Span) -> Encoded | None:
+def _without(signal: ClassifierRM, encoded: Encoded, span: Span, *, gated: bool) -> Encoded | None:
     """An item without some of its tokens; ``None`` where nothing is left to read."""
     gone = slice(*span)
     ids = np.delete(encoded.ids, gone)
     try:
         native = read_index(ids, signal.encoder.rule, signal.encoder.pad_id)
+        if gated:
+            signal.gate.index(ids)  # refuses ids without what it is read at
     except TokenizeError:
         return None
     types = None if encoded.types is None else np.delete(encoded.types, gone)

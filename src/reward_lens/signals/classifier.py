@@ -66,7 +66,9 @@ class ClassifierRM:
         m = self.meta
         return (
             f"ClassifierRM({m.architecture}, {m.n_layers} layers, {m.dtype} on {m.device}, "
-            f"reads {m.position}, from {m.source})"
+            f"reads {m.position}, from {m.source}"
+            + "".join(f"; {done}" for done in self.interventions)
+            + ")"
         )
 
     @property
@@ -191,7 +193,10 @@ class ClassifierRM:
         """
         position = self.meta.position if position is None else position
         if position not in POSITIONS:
-            raise CapabilityError(f"position={position!r}: choose one of {', '.join(POSITIONS)}")
+            raise CapabilityError(
+                f"position={position!r}: the token that is read is one of {', '.join(POSITIONS)} "
+                f"(tokens that are changed are positions=)"
+            )
         if position != "native" and self.trunk.anatomy.head.pool == "late":
             raise CapabilityError(
                 f"position={position!r}: this head is averaged over the tokens after it is applied"

@@ -156,7 +156,8 @@ def observation(
         instrument=instrument,
         version="1",
         subject=replace(subject, interventions=(*subject.interventions, *interventions)),
-        tier=tier,
+        # Whatever is read off a signal that something is done to says what that does.
+        tier=Tier.CAUSAL if signal.interventions and tier is Tier.OBSERVATIONAL else tier,
         gauge=gauge,
         units=units,
         provenance=provenance(

@@ -44,6 +44,8 @@ class Intervention:
     reference : tuple of Item
         Of ``mean`` and ``resample``.
     seed : int
+    dose : float, optional
+        Of ``steer``; ``value`` has it in it.
     """
 
     target: Target
@@ -52,6 +54,7 @@ class Intervention:
     value: Tensor | None = None
     reference: tuple[Any, ...] = ()
     seed: int = 0
+    dose: float | None = None
 
 
 def replace(site: str | Target, value: Any, position: Where = "final") -> Intervention:
@@ -83,7 +86,7 @@ def steer(
     if not np.isfinite(dose):
         raise DataError(f"dose={dose}: a dose is a finite number")
     vector = _tensor(direction) * float(dose)
-    return Intervention(Target.parse(site), _position(position), "steer", vector)
+    return Intervention(Target.parse(site), _position(position), "steer", vector, dose=float(dose))
 
 
 def ablate(
@@ -164,6 +167,8 @@ def _prepared(signal: ClassifierRM, one: Intervention) -> tuple[Lasting, str]:
     anatomy = signal.trunk.anatomy
     width = one.target.width(anatomy)
     name = f"{one.how} {one.target} at {one.position}"
+    if one.dose is not None:
+        name += f", dose {one.dose:g}"
     if one.how in ("mean", "resample"):
         rows = _reference_rows(signal, one)
         if one.how == "mean":
@@ -238,12 +243,15 @@ def _position(position: Where) -> Position:
 
 
 def _tensor(value: Any) -> Tensor:
+    value = getattr(value, "direction", value)  # of a fitted concept
     found = value.detach() if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
     found = found if found.is_floating_point() else found.float()
-    if found.dim() not in (1, 2) or not bool(torch.isfinite(found).all()):
+    if found.dim() not in (1, 2):
         raise DataError(
-            f"a value is [width] or [tokens, width] of finite numbers, not {tuple(found.shape)}"
+            f"a value is one vector [width], or [tokens, width], not of shape {tuple(found.shape)}"
         )
+    if not bool(torch.isfinite(found).all()):
+        raise DataError("a value holds NaN or infinity; give finite numbers")
     return found
 
 

@@ -118,11 +118,11 @@ class Readout:
                 f"signal.bound({self.name!r}, encoded), or use score, lens and attribution"
             )
         if self.directions is None or self.biases is None:
-            return features @ self.direction.to(x) + self.bias
+            return features @ _usable(self.direction.to(x)) + self.bias
         if index is None:
             raise ValueError(f"readout {self.name!r} depends on the item: pass index")
         at = torch.as_tensor(index, device=x.device)
-        w, b = self.directions.to(x)[at], self.biases.to(x)[at]
+        w, b = _usable(self.directions.to(x)[at]), _usable(self.biases.to(x)[at])
         more = (1,) * (features.dim() - 2)
         w = w.reshape(len(w), *more, w.shape[-1])
         return (features * w).sum(-1) + b.reshape(len(b), *more)
@@ -172,3 +172,8 @@ class Readout:
         object.__setattr__(new, "directions", directions)
         object.__setattr__(new, "biases", biases)
         return new
+
+
+def _usable(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy that autograd takes where it was made in inference mode."""
+    return tensor.clone() if tensor.is_inference() else tensor
