@@ -128,10 +128,10 @@ def concept_dose_response(
 
     Notes
     -----
-    Intervals of slopes hold the direction as it was fitted. The *effective reward direction* is the gradient of the readout with respect to a vector that is
-    added at the steered tokens; only behind the last layer and for an affine head is it the head's
-    own row, through the norm at the item. Its cosine with the concept is given for the mean over
-    items and per item.
+    Intervals of slopes hold the direction as it was fitted. The *effective reward direction* is
+    the gradient of the readout with respect to a vector that is added at the steered tokens;
+    only behind the last layer and for an affine head is it the head's own row, through the norm
+    at the item. Its cosine with the concept is given for the mean over items and per item.
 
     The *linear range* is the largest dose ``D`` such that between ``−D`` and ``D`` the mean curve
     departs from its tangent at 0 by at most a tenth of what the tangent changes over ``D``. Where
