@@ -138,18 +138,18 @@ def _verified_at(trunk: Trunk, known: Engine, length: int) -> Engine:
     encoded = _probe_items(trunk, (longest, max(2, longest - 3)))
     sites = [t.source for t in _targets(trunk)]
     clean = run_clean(trunk, _batch(trunk, encoded, [0, 1]), sites, known.routers)
-    missing, gaps = dict(known.missing), dict(known.gaps)
+    missing = dict(known.missing)
     for executor in (TREE, JOINING):
         if executor in missing:
             continue
         gap, allowed = _gap(trunk, encoded, clean, known.layout, known.routers, executor, few=True)
-        gaps[executor] = max(gap, gaps[executor])
         if not gap <= allowed:
             missing[executor] = (
                 f"on texts of {longest} tokens it misses the full forward by {gap:.1e} of the "
                 f"largest effect"
             )
-    return replace(known, missing=missing, gaps=gaps, length=length)
+    # The gaps stay those of the first check: they are on record with every measurement.
+    return replace(known, missing=missing, length=length)
 
 
 def _not_offered(trunk: Trunk) -> str:
