@@ -50,7 +50,7 @@ def three_rows(tmp_path_factory):
 
 def test_every_instrument_of_the_public_face_can_be_run():
     own = {"audit", "ablate", "replace", "steer", "fit_concept", "from_tiny", "load_pairs",
-           "load_signal", "run_conformance", "wrap_hf_model"}  # fmt: skip
+           "load_signal", "run_conformance", "wrap_hf_model", "compare"}  # fmt: skip
     functions = {n for n in rl.__all__ if n[0].islower()} - own
     assert set(INSTRUMENTS) == functions
 
@@ -66,7 +66,7 @@ def test_every_instrument_runs_on_the_demo_model(instrument, rows, tmp_path):
     }.get(instrument, ())  # fmt: skip
     result = run(instrument, DEMO, rows / "pairs.jsonl", "-o", out, *more)
     assert result.exit_code == 0, result.output
-    (found,) = read_jsonl(out)
+    *_, found = read_jsonl(out)
     assert found.instrument == instrument
     assert f"measured: {instrument} v1" in result.stdout
     assert found.id in result.stdout
@@ -96,7 +96,7 @@ def test_options_reach_the_instrument(rows, tmp_path):
                  "--set", "by=head", "--set", "layers=1,2", "--set", "direction=noise",
                  "--batch-tokens", 512)  # fmt: skip
     assert result.exit_code == 0, result.output
-    (found,) = read_jsonl(out)
+    *_, found = read_jsonl(out)
     signal = rl.load_signal(DEMO)
     pairs = rl.load_pairs(rows / "pairs.jsonl", limit=3)
     wanted = rl.patch_grid(signal, pairs, by="head", layers=[1, 2], direction="noise",
@@ -110,7 +110,7 @@ def test_a_table_has_its_evidence_beside_it(rows, tmp_path, suffix):
     result = run("lens", DEMO, rows / "pairs.jsonl", "-o", out)
     assert result.exit_code == 0, result.output
     table = pd.read_csv(out) if suffix == ".csv" else pd.read_parquet(out)
-    (found,) = read_jsonl(tmp_path / "lens.evidence.jsonl")
+    *_, found = read_jsonl(tmp_path / "lens.evidence.jsonl")
     assert list(table.columns) == list(found.to_dataframe().columns)
     np.testing.assert_allclose(table["margin"], found.to_dataframe()["margin"], rtol=1e-12)
 
@@ -121,7 +121,7 @@ def test_without_an_output_the_evidence_is_kept_by_name(rows, tmp_path, monkeypa
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)
     assert said["output"] == ["preference.evidence.jsonl"]
-    (found,) = read_jsonl(tmp_path / "preference.evidence.jsonl")
+    *_, found = read_jsonl(tmp_path / "preference.evidence.jsonl")
     assert said["id"] == found.id
     assert said["forwards"] == 8
     assert set(said["tables"]) == {"accuracy", "margins"}
@@ -134,7 +134,7 @@ def test_long_tables_are_cut_and_it_is_said(tmp_path):
     result = run("patch_grid", DEMO, DEMO_PAIRS, "-o", out, "--limit", 4, "--set", "by=head")
     assert "components, largest mean_size first, the first 20 of 64 rows" in result.stdout
     assert result.stdout.count("fewer than 15 lineages") == 1
-    table = read_jsonl(out)[0].tables["components"]
+    table = read_jsonl(out)[-1].tables["components"]
     largest = table.sort_values("mean_size", ascending=False)["component"].iloc[0]
     body = result.stdout.partition("share_of_margin")[2].splitlines()[1]
     assert largest in body
@@ -165,7 +165,7 @@ def test_lists(tmp_path):
         (("patch_grid", DEMO, "P", "--set", "by=rows"), "by='rows': choose one of component"),
         (("patch_grid", DEMO, "P", "--set", "by=head", "--set", "by=head"), "by is given twice"),
         (("patch_grid", DEMO, "P", "--set", "layers=one"),
-         "--set layers=one: give none or whole numbers with commas between"),
+         "--set layers=one: give none or a whole number or whole numbers with commas between"),
         (("patch_grid", DEMO, "P", "--set", "readout=reward"), "an option of its own, --readout"),
         (("path_effects", DEMO, "P", "--set", "joint=maybe"), "joint=maybe: give true or false"),
         (("path_effects", DEMO, "P", "--set", "senders=L9.H0"), "L9"),

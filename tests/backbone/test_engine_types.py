@@ -38,7 +38,10 @@ _BOTH = {
     "bloom": "is called with alibi",
     "bloom, residual after the norm": "is called with alibi",
     "falcon, alibi and multi-query": "is called with alibi",
-    **dict.fromkeys(ALONE, "depend on what else is in the batch"),
+    # The long rope is another one past a length only: up to there nothing keeps them.
+    **dict.fromkeys(
+        set(ALONE) - {"phi3, long rope past its limit"}, "depend on what else is in the batch"
+    ),
     **{name: "depends on later tokens" for name in ALL if is_encoder(name)},
     "doge, experts": "depends on later tokens",  # all tokens compete for experts
 }

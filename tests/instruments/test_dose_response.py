@@ -30,6 +30,9 @@ from reward_lens.instruments.dose_curves import (
 )
 from reward_lens.instruments.dose_response import DOSES, concept_dose_response
 
+# The concepts here are fitted to a handful of texts: their doubt is tested on its own, below.
+pytestmark = pytest.mark.filterwarnings("ignore:the direction was fitted to")
+
 WIDTH = 32
 LOUD = 1e4  # one channel so loud that nothing moves the norm's scale: the network is linear
 SIDES = [(p, r) for k in (1, 2) for p, r in ((x[0], x[k]) for x in PAIRS)]
@@ -509,3 +512,18 @@ def test_random_directions_are_of_unit_length_and_follow_the_seed():
     np.testing.assert_allclose(np.linalg.norm(one, axis=1), 1)
     assert mirrored(np.array(DOSES))
     assert not mirrored(np.array([-1.0, 0, 2]))
+
+
+def test_a_concept_that_cannot_be_told_from_chance_is_warned_of():
+    signal = make_signal("llama")
+    concept = fit_concept(signal, SIDES_OF_CHANCE, "L2.resid_post")
+    with pytest.warns(UserWarning, match="8 labelled items and cannot be told from one of chance"):
+        found = concept_dose_response(signal, PAIRS, concept, directions=0)
+    assert "cannot be told" in found.tables["concept"]["note"][0]
+    assert "held as fitted" in found.interval("slope").note
+    given = concept_dose_response(signal, PAIRS, concept.direction, directions=0)
+    assert "held as fitted" not in given.interval("slope").note
+
+
+SIDES_OF_CHANCE = ([i for i, _ in zip(SIDES, range(4), strict=False)],
+                   [i for i, _ in zip(SIDES[4:], range(4), strict=False)])  # fmt: skip

@@ -16,7 +16,7 @@ from reward_lens.backbone.inputs import Inputs
 NAMES = [
     "tokenizer fits", "checkpoint keys", "template round trip", "determinism", "batch = alone",
     "padding side", "head = native", "composite = native", "read position",
-    "prefix curve", "completeness", "hooked = plain", "finite", "four threads",
+    "prefix curve", "completeness", "hooked = plain", "patch engine", "finite", "four threads",
 ]  # fmt: skip
 
 

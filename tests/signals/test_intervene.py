@@ -336,7 +336,7 @@ def test_an_encoder_and_a_head_that_reads_a_mean():
         (lambda: ablate("attention"), AnatomyError, "is no site"),
         (lambda: replace("L1.mlp_out", vector("", width=31)), DataError, "32 channels, .* 31"),
         (lambda: replace("L1.H2", vector("")), DataError, "L1.H2 has 8 channels, .* 32"),
-        (lambda: replace("L1.mlp_out", torch.tensor(1.0)), DataError, r"not \(\)"),
+        (lambda: replace("L1.mlp_out", torch.tensor(1.0)), DataError, r"not of shape \(\)"),
         (lambda: replace("L1.mlp_out", [np.nan] * 32), DataError, "finite numbers"),
         (lambda: steer("L1.mlp_out", vector(""), np.inf), DataError, "dose=inf"),
         (lambda: ablate("L1.mlp_out", "median"), CapabilityError, "how='median': choose one of"),

@@ -53,7 +53,7 @@ def batch_limit(trunk: Trunk) -> tuple[int | None, str]:
     if limits:
         return min(limits), (
             f"beyond {min(limits)} tokens attention chooses its keys from the whole text: longer "
-            f"items run alone and have no prefix scores"
+            f"items share no batch and have no prefix scores"
         )
     return None, ""
 

@@ -129,7 +129,13 @@ class Trunk:
     @property
     def hooked(self) -> bool:
         """Whether somebody else's hooks are on the model."""
-        return any(m._forward_hooks or m._forward_pre_hooks for m in self.model.modules())
+        hooks = (
+            hook
+            for m in self.model.modules()
+            for hook in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())
+        )
+        # Our own are there for the length of a forward, of this or another thread.
+        return any(not str(h.__module__).startswith("reward_lens.") for h in hooks)
 
     def written_to(self) -> list[str]:
         """Names of parameters that were written to, or replaced, since the trunk was made."""
@@ -154,7 +160,8 @@ class Trunk:
         RewardLensError
             If the model is in training mode, where dropout would make scores random.
         """
-        if any(m.training for m in self.model.modules()):
+        parts = (self.model, self.base, *(b.enter.module for b in self.anatomy.blocks))
+        if any(part.training for part in parts):
             raise RewardLensError(
                 "the model, or a part of it, is in training mode, so its scores are random: call "
                 "model.eval() first"

@@ -110,7 +110,7 @@ def provenance(
         versions=_versions(),
         dtype=signal.meta.dtype,
         device=signal.meta.device,
-        kernel=signal.trunk.kernel,
+        kernel=signal.trunk.kernel if hasattr(signal, "trunk") else signal.meta.kernel,
         seeds=seeds,
         parents=parents,
         cost_forwards=cost,
