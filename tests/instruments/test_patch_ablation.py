@@ -42,9 +42,8 @@ def test_mean_ablation_by_plain_hooks(signal, positions):
         got = float(grid.value.sel(quantity="effect").isel(direction=0, component=0, pair=k))
         assert got == pytest.approx((s[0] - s[1]) - (cut[0] - cut[1]), abs=2e-5)
     said = grid.subject.interventions
-    assert said == (
-        f"each component at {positions}: mean (over 2 items of the reference) ablation of both sides",
-    )
+    how = "mean (over 2 items of the reference) ablation of both sides"
+    assert said == (f"each component at {positions}: {how}",)
     assert grid.provenance.cost_forwards == 2 + grid.tables["engine"]["forwards"][0]
 
 
