@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from reward_lens.backbone.anatomy import Block
 from reward_lens.backbone.taps import Tap
-from reward_lens.backbone.tracing import tensors_in, trace
+from reward_lens.backbone.tracing import tensors_in
 
 
 def find_routers(
@@ -30,18 +33,38 @@ def find_routers(
     """
     ids = given["input_ids"]
     assert isinstance(ids, Tensor)
-    inside = [{id(m) for m in b.enter.module.modules()} - {id(b.enter.module)} for b in blocks]
     found: dict[int, Tap] = {}
-    for call in trace(base, **given):
-        layer = next((k for k, members in enumerate(inside) if id(call.module) in members), None)
-        if layer is None or layer in found:
-            continue
-        seen = [*call.inputs(), *tensors_in({"out": call.output})]
-        for path, tensor in seen:
+    entered: dict[nn.Module, int] = {}
+    owner = threading.get_ident()  # other threads may be running the same modules
+
+    def note(layer: int, module: nn.Module, nth: int, seen: dict[str, object]) -> None:
+        for path, tensor in tensors_in(seen):
             whole = not tensor.is_floating_point() and tensor.dtype != torch.bool
             if whole and tensor.dim() == 2 and len(tensor) == ids.numel():
-                found[layer] = Tap(call.module, call.nth, path)
-                break
+                found.setdefault(layer, Tap(module, nth, path))
+
+    def before(layer: int, module: nn.Module, *rest: Any) -> None:
+        if threading.get_ident() == owner:
+            nth = entered[module] = entered.get(module, -1) + 1
+            note(layer, module, nth, {"args": rest[0], "kwargs": rest[1]})
+
+    def after(layer: int, module: nn.Module, *rest: Any) -> None:
+        if threading.get_ident() == owner:
+            note(layer, module, entered.get(module, 0), {"out": rest[-1]})
+
+    handles = []
+    try:
+        for layer, block in enumerate(blocks):
+            for module in set(block.enter.module.modules()) - {block.enter.module}:
+                handles += [
+                    module.register_forward_pre_hook(partial(before, layer), with_kwargs=True),
+                    module.register_forward_hook(partial(after, layer), with_kwargs=True),
+                ]
+        with torch.no_grad():
+            base(**given)
+    finally:
+        for handle in handles:
+            handle.remove()
     return {layer: found[layer] for layer in sorted(found)}
 
 

@@ -135,7 +135,8 @@ class Trunk:
             for hook in (*m._forward_hooks.values(), *m._forward_pre_hooks.values())
         )
         # Our own are there for the length of a forward, of this or another thread.
-        return any(not str(h.__module__).startswith("reward_lens.") for h in hooks)
+        ours = (getattr(h, "func", h).__module__ for h in hooks)
+        return any(not str(name).startswith("reward_lens.") for name in ours)
 
     def written_to(self) -> list[str]:
         """Names of parameters that were written to, or replaced, since the trunk was made."""
