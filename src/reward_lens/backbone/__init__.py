@@ -17,9 +17,12 @@ from reward_lens.backbone.head_map import HeadMap
 from reward_lens.backbone.heads import head_shares, write_change
 from reward_lens.backbone.naming import AnatomyNames, registered_names
 from reward_lens.backbone.norms import FrozenNorm
+from reward_lens.backbone.plants import Key, Plant, Plants
 from reward_lens.backbone.read_rule import measured_rule
 from reward_lens.backbone.receiving import check_receiver
 from reward_lens.backbone.replay import Replay, form
+from reward_lens.backbone.row_choice import masked_mean, read_rows
+from reward_lens.backbone.shelf import KeptRuns
 from reward_lens.backbone.sites import ALL, FINAL, Position, Site
 from reward_lens.backbone.sources import attention_sources
 from reward_lens.backbone.stream import FrozenStream, freeze_stream, stream_sites, write_sites
@@ -30,7 +33,7 @@ from reward_lens.backbone.tokenise import (
     Encoded,
     Encoder,
 )
-from reward_lens.backbone.trunk import Trunk, masked_mean, read_rows
+from reward_lens.backbone.trunk import Trunk
 
 __all__ = [
     "ALL",
@@ -55,7 +58,11 @@ __all__ = [
     "FrozenStream",
     "Granularity",
     "HeadMap",
+    "KeptRuns",
+    "Key",
     "Placed",
+    "Plant",
+    "Plants",
     "Position",
     "Receiver",
     "Reception",

@@ -20,11 +20,12 @@ from reward_lens.backbone.anatomy import Block
 from reward_lens.backbone.batching import Batch
 from reward_lens.backbone.key_store import KeyStore, cache_argument
 from reward_lens.backbone.routers import choices
+from reward_lens.backbone.row_choice import Rows
 from reward_lens.backbone.site_taps import site_taps
 from reward_lens.backbone.sites import Site
 from reward_lens.backbone.taps import Handler, Tap, merge
 from reward_lens.backbone.tracing import Path, tensors_in
-from reward_lens.backbone.trunk import Rows, Trunk
+from reward_lens.backbone.trunk import Trunk
 from reward_lens.errors import AnatomyError
 
 MASK, TOKENS, CONSTANT = "mask", "tokens", "constant"

@@ -82,6 +82,9 @@ def engine_of(trunk: Trunk, length: int = 0) -> Engine:
     AnatomyError
         If no blocks were found, so that nothing can be changed in it.
     """
+    if trunk.plants is not None and trunk.clean is not None:
+        # Planted rules leave what is kept of a clean run as it is; a replay makes them again.
+        return engine_of(trunk.clean, length)
     if trunk.clean is not None:  # a view whose forwards are changed
         why = "something is changed in every forward of this signal already"
         clean = engine_of(trunk.clean)

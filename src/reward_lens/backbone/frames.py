@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from reward_lens.backbone.edits import Change, Placed
+from reward_lens.backbone.plants import Cell
+from reward_lens.backbone.tokenise import Encoded
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,29 @@ class Frame:
         if self.tree:
             return Placed(row, (lane,), change)
         return Placed(lane, tuple(token - self.start for token in change.at), change)
+
+    def cells(self, items: Sequence[Encoded], tokens: Sequence[int], lanes: int) -> list[Cell]:
+        """Where one token of each row's item stands in a call: nowhere if it is not run again.
+
+        Parameters
+        ----------
+        items : sequence of Encoded
+            Of the clean batch.
+        tokens : sequence of int, [row]
+        lanes : int
+            How many the call has.
+        """
+        if not self.tree:
+            if not self.start <= tokens[0] <= self.read[0]:
+                return []
+            own = items[self.items[0]]
+            return [Cell(lane, tokens[0] - self.start, own) for lane in range(lanes)]
+        return [
+            Cell(row, lane, items[self.items[row]])
+            for row, token in enumerate(tokens)
+            if token == self.read[row]
+            for lane in range(lanes)
+        ]
 
     def lane_of(self, placed: Placed) -> int:
         """The lane of a placed change."""

@@ -11,7 +11,7 @@ from reward_lens.backbone.anatomy import Anatomy
 from reward_lens.backbone.batching import Batch
 from reward_lens.backbone.edits import Change, Placed, Target, edit_handlers
 from reward_lens.backbone.sites import Position
-from reward_lens.backbone.taps import Handler, Tap
+from reward_lens.backbone.taps import Around
 from reward_lens.backbone.tokenise import MEAN, Encoded
 from reward_lens.errors import DataError, RewardLensError
 
@@ -69,8 +69,8 @@ class Changes:
         self.replaces = any(one.replaces for one in lasting)
         self.over = False
 
-    def __call__(self, batch: Batch) -> dict[Tap, Handler]:
-        """Handlers for a forward of a batch.
+    def __call__(self, batch: Batch) -> Around:
+        """Handlers for a forward of a batch, which come before whatever else is done in it.
 
         Raises
         ------
@@ -91,7 +91,7 @@ class Changes:
                 at = tokens_at(item, one.position, self.reads, int(batch.index[row]))
                 change = Change(one.target, at, one.value(item, len(at)), one.add)
                 placed.append(Placed(row, tuple(start + t for t in at), change))
-        return edit_handlers(self.anatomy, placed, (batch.ids.shape[0], batch.ids.shape[1]))
+        return edit_handlers(self.anatomy, placed, (batch.ids.shape[0], batch.ids.shape[1])), {}
 
 
 def tokens_at(item: Encoded, position: Position, reads: str, number: int) -> tuple[int, ...]:

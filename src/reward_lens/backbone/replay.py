@@ -22,6 +22,7 @@ from reward_lens.backbone.frames import Frame
 from reward_lens.backbone.key_store import JoinedKeys
 from reward_lens.backbone.receiving import own_row, reading_change, routes, watch_writes
 from reward_lens.backbone.routers import choices
+from reward_lens.backbone.site_taps import site_taps
 from reward_lens.backbone.sites import Site
 from reward_lens.backbone.taps import Handler, Tap, attach, merge
 from reward_lens.backbone.tracing import pick, put
@@ -34,6 +35,28 @@ Form = tuple[tuple[object, ...], ...]
 def form(run: Run) -> Form:
     """The form of a run."""
     return tuple((p.target, p.add) if isinstance(p, Change) else (p.receiver,) for p in run)
+
+
+@dataclass
+class PlantedStates:
+    """Read tokens of items whose rules are planted.
+
+    Attributes
+    ----------
+    stream : list of Tensor
+        ``[row, width]`` entering each block, and last what leaves the last one.
+    states : dict
+        Site -> ``[row, ...]``.
+    normed : Tensor
+        ``[row, width]``.
+    chosen : dict
+        Layer -> ``[row, 1, k]``: expert numbers, sorted.
+    """
+
+    stream: list[Tensor] = field(default_factory=list)
+    states: dict[Site, Tensor] = field(default_factory=dict)
+    normed: Tensor = field(default_factory=lambda: torch.empty(0))
+    chosen: dict[int, Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -121,11 +144,64 @@ class Replay:
             now = [w for w in waiting if w[2].receiver.role == role]
             if now:
                 placed += self._received(layer, states, placed, now)
-        handlers = edit_handlers(self.trunk.anatomy, placed, _shape(states))
+        shape = _shape(states)
+        handlers = self._planted(layer, shape, edit_handlers(self.trunk.anatomy, placed, shape))
         looks = {}
         if layer in self.routers:
-            looks = {self.routers[layer]: self._count_flips(layer, _shape(states))}
+            looks = {self.routers[layer]: self._count_flips(layer, shape)}
         return self._call(layer, states, merge(handlers, looks))
+
+    def _planted(
+        self, layer: int, shape: tuple[int, int], handlers: Mapping[Tap, Handler]
+    ) -> Mapping[Tap, Handler]:
+        """Handlers of a call, and around them those of what is planted in its block."""
+        plants = self.trunk.plants
+        if plants is None:
+            return handlers
+        items = self.clean.batch.items
+        tokens = [plants.token(items[i]) for i in self.frame.items]
+        cells = self.frame.cells(items, tokens, shape[self.frame.dim])
+        first, last = plants.around(cells, shape, layer)
+        return merge(first, handlers, last)
+
+    def states(self, sites: Sequence[Site]) -> PlantedStates:
+        """What is planted, run alone: a tree row with one lane.
+
+        Parameters
+        ----------
+        sites : sequence of Site
+
+        Returns
+        -------
+        PlantedStates
+        """
+        trunk, last = self.trunk, self.trunk.n_layers
+        taps = {s: site_taps(trunk.anatomy, s) for s in sites}
+        seen: dict[Tap, Tensor] = {}
+        found = PlantedStates()
+        state = self.frame.lanes(self.clean.stream[0], 1)
+        shape = _shape(state)
+
+        def keep(tap: Tap) -> Handler:
+            def look(tensor: Tensor) -> None:
+                seen[tap] = tensor.reshape(*shape, -1)[:, 0].clone()
+
+            return look
+
+        for layer in range(last):
+            found.stream.append(state[:, 0])
+            here = {tap for s, ts in taps.items() if s.layer == layer for tap in ts}
+            here |= {self.routers[layer]} if layer in self.routers else set()
+            handlers = self._planted(layer, shape, {})
+            state = self._call(layer, state, merge(handlers, {tap: keep(tap) for tap in here}))
+            if layer in self.routers:
+                found.chosen[layer] = choices(seen[self.routers[layer]], (shape[0], 1))
+        found.stream.append(state[:, 0])
+        found.normed = trunk.apply_final_norm(state[:, 0])
+        seen |= dict.fromkeys(taps.get(Site("embed"), []), found.stream[0])
+        seen[trunk.anatomy.normed] = found.normed
+        found.states = {s: trunk.assemble(s, seen) for s in sites}
+        return found
 
     def _call(
         self,
@@ -182,7 +258,8 @@ class Replay:
         seen: dict[Site, Tensor] = {}
         looks = watch_writes(anatomy, sources, seen)
         shape = _shape(sub)
-        handlers = merge(edit_handlers(anatomy, edits, shape), looks)
+        made = self._planted(layer, shape, edit_handlers(anatomy, edits, shape))
+        handlers = merge(made, looks)
         self._call(layer, sub, handlers, routes([r for _, _, r in mine]) if parts else None)
         found = []
         for row, lane, k, r in each:

@@ -11,10 +11,11 @@ from torch import Tensor
 from reward_lens.backbone.attention import AttentionWatch
 from reward_lens.backbone.batching import Batch
 from reward_lens.backbone.heads import head_functional
+from reward_lens.backbone.row_choice import read_rows
 from reward_lens.backbone.sites import Site
 from reward_lens.backbone.stream import freeze_stream, stream_sites
 from reward_lens.backbone.taps import Handler, Tap, merge
-from reward_lens.backbone.trunk import Trunk, read_rows
+from reward_lens.backbone.trunk import Trunk
 from reward_lens.errors import AnatomyError
 
 

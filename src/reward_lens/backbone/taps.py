@@ -40,6 +40,10 @@ class Tap:
     path: Path
 
 
+#: Handlers that run before, and handlers that run after, whatever else is done in a forward.
+Around = tuple[Mapping[Tap, Handler], Mapping[Tap, Handler]]
+
+
 @contextmanager
 def attach(handlers: Mapping[Tap, Handler]) -> Iterator[None]:
     """Call each handler with the tensor at its tap during the one forward run inside the block.

@@ -11,7 +11,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -25,16 +25,27 @@ from reward_lens.backbone.heads import head_writes
 from reward_lens.backbone.inputs import Inputs
 from reward_lens.backbone.naming import AnatomyNames
 from reward_lens.backbone.norms import FrozenNorm
+from reward_lens.backbone.row_choice import ReadRows, Rows
 from reward_lens.backbone.site_taps import site_taps
 from reward_lens.backbone.sites import Site
-from reward_lens.backbone.taps import Handler, Tap, attach, merge
-from reward_lens.backbone.tokenise import MEAN, Encoded
+from reward_lens.backbone.taps import Around, Handler, Tap, attach, merge
+from reward_lens.backbone.tokenise import Encoded
 from reward_lens.errors import AnatomyError, NumericsError, RewardLensError
 
-#: Rows to keep of a batch's tensor ``[batch, length, ...]``, or ``None`` for all of them.
-Rows = Callable[[Batch, Tensor], Tensor]
-#: Handlers that change the forward of a batch.
-Edits = Callable[[Batch], Mapping[Tap, Handler]]
+if TYPE_CHECKING:
+    from reward_lens.backbone.plants import Plants
+
+#: Handlers that change the forward of a batch: before, and after, what else is done in it.
+Edits = Callable[[Batch], Around]
+
+
+class Shelf(Protocol):
+    """Clean runs of items, from which forwards of a planted view can start."""
+
+    def states(
+        self, trunk: Trunk, batch: Batch, sites: Sequence[Site], read: Sequence[int]
+    ) -> dict[Site, Tensor] | None:
+        """What :meth:`Trunk.capture` gives at read tokens; ``None`` if an item is not there."""
 
 
 class Trunk:
@@ -72,6 +83,9 @@ class Trunk:
         #: Items longer than this are run alone; ``None`` if what else is in a batch never matters.
         self.alone_beyond: int | None = None
         self._edits: tuple[Edits, ...] = ()
+        #: What is planted in this view, and the clean runs that its forwards can start from.
+        self.plants: Plants | None = None
+        self.shelf: Shelf | None = None
         #: The trunk that this is a changed view of.
         self.clean: Trunk | None = None
         self._modules = {name: id(module) for name, module in model.named_modules()}
@@ -101,7 +115,27 @@ class Trunk:
         """
         new = copy.copy(self)
         new._edits = (*self._edits, edits)
+        new.plants = new.shelf = None  # what comes on top is in no clean run that is kept
         new.clean = self.clean or self
+        return new
+
+    def planted(self, plants: Plants, shelf: Shelf | None = None) -> Trunk:
+        """The same trunk with rules planted in it; the model itself is not touched.
+
+        Parameters
+        ----------
+        shelf : Shelf, optional
+            Clean runs of items that will be asked for.
+
+        Raises
+        ------
+        RewardLensError
+            If this is a changed view already.
+        """
+        if self.edited:
+            raise RewardLensError("rules are planted in a signal itself, not in a changed view")
+        new = self.changed(plants)
+        new.plants, new.shelf = plants, shelf
         return new
 
     def refuse_rebuilt(self) -> None:
@@ -168,7 +202,8 @@ class Trunk:
                 "model.eval() first"
             )
         # First what changes, so that whoever looks sees what was changed.
-        handlers = merge(*(edits(batch) for edits in self._edits), handlers)
+        around = [edits(batch) for edits in self._edits]
+        handlers = merge(*(a for a, _ in around), handlers, *(b for _, b in around))
         with self._memory:
             self.forget()
             with attach(handlers):
@@ -222,6 +257,10 @@ class Trunk:
         wanted = {tap for site in sites for tap in site_taps(self.anatomy, site)} | {
             self.anatomy.normed
         }
+        if self.shelf is not None and also is None and isinstance(rows, ReadRows):
+            found = self.shelf.states(self, batch, sites, rows.read)
+            if found is not None:
+                return found
         seen: dict[Tap, Tensor] = {}
 
         def keep(tap: Tap) -> Handler:
@@ -385,29 +424,3 @@ class Trunk:
 def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
     """Where every parameter lies and how often torch saw it written to."""
     return {n: (p.data_ptr(), p._version) for n, p in model.named_parameters()}
-
-
-def masked_mean(batch: Batch, tensor: Tensor) -> Tensor:
-    """Mean over each row's tokens: ``[batch, length, ...] -> [batch, ...]``, float32."""
-    mask = batch.mask.to(tensor.device)
-    mask = mask.reshape(*mask.shape, *(1,) * (tensor.dim() - 2)).float()
-    return (tensor.float() * mask).sum(1) / mask.sum(1)
-
-
-def read_rows(read: Sequence[int]) -> Rows:
-    """Select one row per item: ``read[i]`` is the index of item ``i``'s token, or ``MEAN``.
-
-    Returns
-    -------
-    callable
-        ``[batch, length, width] -> [batch, width]``.
-    """
-
-    def select(batch: Batch, tensor: Tensor) -> Tensor:
-        if read[int(batch.index[0])] == MEAN:
-            return masked_mean(batch, tensor)
-        at = torch.as_tensor([read[int(i)] for i in batch.index], device=tensor.device)
-        columns = at + batch.offset.to(tensor.device)
-        return tensor[torch.arange(len(columns), device=tensor.device), columns]
-
-    return select

@@ -22,9 +22,11 @@ from reward_lens.backbone import (
     Encoded,
     Engine,
     Frame,
+    KeptRuns,
     Replay,
     Run,
     Site,
+    Trunk,
     collate,
     engine_of,
     form,
@@ -314,7 +316,12 @@ def clean_runs(
             "this head reads the mean over all tokens, so there is no one token to change; change "
             "all positions"
         )
-    for lot in _lots(encoded, groups, batch_tokens):
+    every = [i for group in groups for i in group]
+    if executor != FULL and _shelved(trunk, encoded, read, every, whole=whole):
+        lots = iter([every])  # all of it is in memory
+    else:
+        lots = _lots(encoded, groups, batch_tokens)
+    for lot in lots:
         found = CleanItems(
             signal, encoded, read, readout, engine, whole, executor, batch_tokens, list(lot)
         )
@@ -345,25 +352,54 @@ def _lots(
 
 @torch.no_grad()
 def _start(found: CleanItems, sites: Sequence[Site]) -> None:
-    """Run the items of a lot clean, in batches of about equal length."""
-    trunk, read = found.signal.trunk, found.read
-    single = all(read[i] != MEAN for i in found.index)
-    keep = found.executor != FULL and found.engine.layout is not None and single
-    rows = None if found.whole else read_rows(read)
-    for some in _alike(found.encoded, found.index, trunk.alone_beyond):
-        batch = collate(found.encoded, some, trunk.pad_id, trunk.device)
-        clean = run_clean(trunk, batch, sites, found.engine.routers, rows=rows, keep=keep)
+    """Run the items of a lot clean."""
+    for items, clean, rows in _run_clean(found, sites):
         if found.whole:
-            scores = read_scores(found.readout, read, clean.batch, clean.normed)
+            scores = read_scores(found.readout, found.read, clean.batch, clean.normed)
         else:
-            scores = found.readout.read(clean.normed, batch.index)
+            scores = found.readout.read(clean.normed[rows], np.array(items))
         if not bool(torch.isfinite(scores).all()):
-            trunk.capture(batch, [])  # names the item and where it starts
-            raise NumericsError(f"a score among items {some} is not finite, though the state is")
-        for row, (item, score) in enumerate(zip(some, scores.tolist(), strict=True)):
+            # Names the item and where it starts, if it is in the trunk.
+            found.signal.trunk.capture(clean.batch, [])
+            raise NumericsError(f"a score among items {items} is not finite, though the state is")
+        for item, row, score in zip(items, rows, scores.tolist(), strict=True):
             found._where[item] = (clean, row)
             found.score[item] = float(score)
     found.forwards += len(found.index)
+
+
+def _run_clean(
+    found: CleanItems, sites: Sequence[Site]
+) -> Iterator[tuple[list[int], CleanRun, list[int]]]:
+    """Items in batches of about equal length: which, their run, and their rows in it."""
+    trunk, read, index = found.signal.trunk, found.read, found.index
+    single = all(read[i] != MEAN for i in index)
+    keep = found.executor != FULL and found.engine.layout is not None and single
+    if keep and _shelved(trunk, found.encoded, read, index, whole=found.whole):
+        assert isinstance(trunk.shelf, KeptRuns)
+        mine = ([found.encoded[i] for i in index], [read[i] for i in index])
+        for items, clean, rows in trunk.shelf.clean_runs(trunk, *mine, sites):
+            yield [index[k] for k in items], clean, rows
+        return
+    rows_of = None if found.whole else read_rows(read)
+    for some in _alike(found.encoded, index, trunk.alone_beyond):
+        batch = collate(found.encoded, some, trunk.pad_id, trunk.device)
+        clean = run_clean(trunk, batch, sites, found.engine.routers, rows=rows_of, keep=keep)
+        yield some, clean, list(range(len(some)))
+
+
+def _shelved(
+    trunk: Trunk,
+    encoded: Sequence[Encoded],
+    read: Sequence[int],
+    index: Sequence[int],
+    *,
+    whole: bool,
+) -> bool:
+    """Whether all that is asked for of items can be made of clean runs that are kept."""
+    if whole or not isinstance(trunk.shelf, KeptRuns):
+        return False
+    return trunk.shelf.holds([encoded[i] for i in index], [read[i] for i in index])
 
 
 def _alike(
