@@ -14,7 +14,7 @@ from reward_lens.backbone.explanation import Explanation
 from reward_lens.backbone.frames import Frame
 from reward_lens.backbone.full_forward import run_full
 from reward_lens.backbone.head_map import HeadMap
-from reward_lens.backbone.heads import head_shares, write_change
+from reward_lens.backbone.heads import head_functional, head_shares, write_change
 from reward_lens.backbone.naming import AnatomyNames, registered_names
 from reward_lens.backbone.norms import FrozenNorm
 from reward_lens.backbone.plants import Key, Plant, Plants
@@ -78,6 +78,7 @@ __all__ = [
     "engine_of",
     "form",
     "freeze_stream",
+    "head_functional",
     "head_shares",
     "masked_mean",
     "measured_rule",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from reward_lens.organisms.answer_key import READINGS, AnswerKey
 from reward_lens.organisms.gauge_twin import Rescaled, make_gauge_twin
+from reward_lens.organisms.planting import Organism, Planter
 from reward_lens.organisms.read_rules import saturated_softmax, self_repair, two_hop
 from reward_lens.organisms.write_rules import (
     linear_rule,
@@ -31,6 +32,8 @@ __all__ = [
     "ANSWER_KEYS",
     "READINGS",
     "AnswerKey",
+    "Organism",
+    "Planter",
     "Rescaled",
     "linear_rule",
     "make_gauge_twin",
