@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from reward_lens.backbone import Encoded, Position, Target
 from reward_lens.errors import CapabilityError
 from reward_lens.instruments.replacements import (
@@ -207,15 +205,8 @@ def _shared(signal: ClassifierRM, sides: Sides, *, beginnings: bool) -> list[int
     for k in range(n):
         a, b = encoded[k], encoded[n + k]
         count = shared_prefix(a.ids, b.ids)
-        found.append(count if beginnings or _identical(a, b) else 0)
+        found.append(count if beginnings or sides.identical(k) else 0)
     return found
-
-
-def _identical(a: Encoded, b: Encoded) -> bool:
-    """Whether a trunk is given the same for both."""
-    if a.types is None or b.types is None:
-        return a.types is b.types and np.array_equal(a.ids, b.ids)
-    return np.array_equal(a.ids, b.ids) and np.array_equal(a.types, b.types)
 
 
 def _columns(by: str, where: Position, aligned: list[Aligned]) -> list[int | str]:

@@ -103,11 +103,7 @@ class PathRuns:
 
     def _identical(self, item: int) -> bool:
         """Whether both sides of an item's pair are the same text: then nothing changes."""
-        n = len(self.sides.pairs)
-        a, b = (self.sides.encoded[i] for i in (item % n, item % n + n))
-        if a.types is not None and b.types is not None and not np.array_equal(a.types, b.types):
-            return False
-        return np.array_equal(a.ids, b.ids)
+        return self.sides.identical(item % len(self.sides.pairs))
 
     def _cells(self, *, frozen: bool = False) -> tuple[list[int], list[int]]:
         """Senders and columns of the paths there are; ``frozen``: with those that are not run."""
