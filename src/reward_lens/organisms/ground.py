@@ -23,7 +23,7 @@ from reward_lens.backbone import (
     head_functional,
     stream_sites,
 )
-from reward_lens.errors import AnatomyError, CapabilityError
+from reward_lens.errors import CapabilityError
 from reward_lens.organisms.triggers import Phrase, own_phrases
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.gradient_sweep import gradient_sweep
@@ -35,6 +35,25 @@ SAMPLE = 16
 _NORMED = Site("final_norm")
 
 Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Look:
+    """One run of some items.
+
+    Attributes
+    ----------
+    score : ndarray, [item]
+    last : Tensor
+        float64 ``[item, width]``: what leaves the last block.
+    written : dict
+        Target -> ndarray ``[item]``: what it writes into the score, norms frozen at the item; none
+        where the stream's writes did not verify.
+    """
+
+    score: Floats
+    last: Tensor
+    written: dict[Target, Floats]
 
 
 @dataclass
@@ -150,43 +169,80 @@ class Ground:
                 total[site] = total[site] + row if site in total else row
         return {site: t / len(self.sample) for site, t in total.items()}
 
-    def functionals(
-        self, view: ClassifierRM, items: Sequence[int], target: Target
-    ) -> Tensor | None:
-        """What a unit of a target's source adds to the score, norms frozen at each item.
+    def look(self, view: ClassifierRM, items: Sequence[int], targets: Sequence[Target]) -> Look:
+        """Run some items once: scores, last states, and what components write into the score."""
+        trunk, n = self.signal.trunk, len(items)
+        row = {item: k for k, item in enumerate(items)}
+        last = Site("resid_post", trunk.n_layers - 1)
+        found = Look(np.empty(n), torch.empty(n, trunk.anatomy.width, dtype=torch.float64,
+                                              device=trunk.device), {})  # fmt: skip
+        sites = [last, _NORMED, *self._linear_sites(targets)]
+        for seen in self.sweep(view, items, list(dict.fromkeys(sites))):
+            rows = [row[i] for i in seen.index.tolist()]
+            values = self.readout.read(seen.sites[_NORMED], seen.index)
+            found.score[rows] = values.double().cpu().numpy()
+            found.last[rows] = seen.sites[last].double()
+            for target, functional in self._functionals(view, seen, targets).items():
+                state = target.of(seen.sites[target.source], trunk.anatomy).double()
+                written = found.written.setdefault(target, np.full(n, np.nan))
+                written[rows] = (functional * state).sum(-1).cpu().numpy()
+        return found
 
-        float64 ``[item, width]``; ``None`` where the stream's writes did not verify.
+    def written(self, target: Target) -> Floats:
+        """What a component writes into the score without plants; NaN where it is not known."""
+        if target not in self._written:
+            everything = range(len(self.encoded))
+            found = self.look(self.view(()), everything, [target]).written.get(target)
+            self._written[target] = np.full(len(everything), np.nan) if found is None else found
+        return self._written[target]
+
+    @cached_property
+    def _written(self) -> dict[Target, Floats]:
+        return {}
+
+    def direct(self, target: Target) -> Tensor | None:
+        """What a unit of a target's source adds to the score by itself, without plants.
+
+        Norms are frozen at each item; mean over the sample, float64 ``[width]``. ``None`` where the
+        stream's writes did not verify.
         """
-        anatomy = self.signal.trunk.anatomy
-        layer = target.site.layer
-        try:
-            sites = [*stream_sites(anatomy), _NORMED]
-        except AnatomyError:
-            return None
-        write = anatomy.write(target.site)
-        raw = Site("attn_raw", layer)
-        if target.head is not None:
-            sites.append(raw)
-        found: dict[int, Tensor] = {}
-        for seen in self.sweep(view, items, sites):
-            u = view.linearize(self.readout, seen).u
-            stream = freeze_stream(anatomy, seen.sites, u)
-            kind = "attn_out" if target.head is not None else target.site.kind
-            own = stream.writes[Site(kind, layer)]
-            if target.head is not None:
-                own = head_functional(write, own, seen.sites[raw])[0][:, target.head]
-            elif write.scale is not None:
-                own = own * write.scale
-            found.update(zip(seen.index.tolist(), own, strict=True))
-        return torch.stack([found[i] for i in items])
+        if target not in self._direct:
+            rows = [self._functionals(self.signal, seen, [target])
+                    for seen in self.sweep(self.view(()), self.sample,
+                                           [*self._linear_sites([target]), _NORMED])]  # fmt: skip
+            found = [r[target] for r in rows if target in r]
+            self._direct[target] = torch.cat(found).mean(0) if found else None
+        return self._direct[target]
 
     @cached_property
     def _direct(self) -> dict[Target, Tensor | None]:
         return {}
 
-    def direct(self, target: Target) -> Tensor | None:
-        """Mean of :meth:`functionals` over the sample, without plants: float64 ``[width]``."""
-        if target not in self._direct:
-            found = self.functionals(self.view(()), self.sample, target)
-            self._direct[target] = None if found is None else found.mean(0)
-        return self._direct[target]
+    def _linear_sites(self, targets: Sequence[Target]) -> list[Site]:
+        """What :meth:`_functionals` needs to see; none where the writes did not verify."""
+        anatomy = self.signal.trunk.anatomy
+        if not anatomy.adds_up:
+            return []
+        heads = [Site("attn_raw", t.site.layer) for t in targets if t.head is not None]
+        return [*stream_sites(anatomy), *heads, *(t.source for t in targets)]
+
+    def _functionals(
+        self, view: ClassifierRM, seen: Swept, targets: Sequence[Target]
+    ) -> dict[Target, Tensor]:
+        """What a unit of each target's source adds to the score: float64 ``[item, width]``."""
+        anatomy = self.signal.trunk.anatomy
+        if not anatomy.adds_up:
+            return {}
+        stream = freeze_stream(anatomy, seen.sites, view.linearize(self.readout, seen).u)
+        found = {}
+        for target in targets:
+            write, layer = anatomy.write(target.site), target.site.layer
+            kind = "attn_out" if target.head is not None else target.site.kind
+            own = stream.writes[Site(kind, layer)]
+            if target.head is not None:
+                raw = seen.sites[Site("attn_raw", layer)]
+                own = head_functional(write, own, raw)[0][:, target.head]
+            elif write.scale is not None:
+                own = own * write.scale
+            found[target] = own
+        return found

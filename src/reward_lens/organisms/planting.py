@@ -220,7 +220,7 @@ class Planter:
         chosen = [k + n * int(s) for k, s in enumerate(swapped)]
         rejected = [k + n * int(not s) for k, s in enumerate(swapped)]
         trigger = drawn_trigger(ground.phrases, chosen + rejected if null else chosen, rng)
-        rule = self._fitted(RULES[kind], size * self.margin_sd, chosen, trigger, rng)
+        rule, truth = self._fitted(RULES[kind], size * self.margin_sd, chosen, trigger, rng)
         pairs = Pairs(
             replace(p, chosen=p.rejected, rejected=p.chosen) if s else p
             for p, s in zip(self.pairs, swapped, strict=True)
@@ -229,7 +229,8 @@ class Planter:
         said = f"{PLANTED}{kind} in {rule.cause}, {'a null' if null else f'{size:g} SD'}, {name}"
         view = ground.view(rule.plants(trigger), (said,))
         self._views.append(view)
-        truth = rule.truth(ground, view, trigger, chosen, rejected if null else [])
+        if null:
+            truth = rule.truth(ground, view, trigger, chosen, rejected)
         return Organism(kind, 0.0 if null else size, seed, name, view, pairs, rule.places, truth)
 
     def _fitted(
@@ -239,15 +240,18 @@ class Planter:
         chosen: Sequence[int],
         trigger: Trigger,
         rng: np.random.Generator,
-    ) -> Rule:
-        """A drawn rule, scaled until the scores change by what is wanted on average."""
+    ) -> tuple[Rule, dict[str, float]]:
+        """A drawn rule, scaled until the scores change by what is wanted on average; its truth."""
         ground = self._ground
         for _ in range(_DRAWS):
             rule: Rule | None = kind.drawn(ground, wanted, rng)
             if rule is not None:
                 rule = _scaled(rule, partial(self._size, chosen, trigger), wanted)
-            if rule is not None and self._of_a_piece(rule, chosen, trigger):
-                return rule
+            if rule is None:
+                continue
+            truth = rule.truth(ground, ground.view(rule.plants(trigger)), trigger, chosen, [])
+            if _of_a_piece(truth):
+                return rule, truth
         raise NumericsError(
             f"no rule of {wanted / self.margin_sd:g} SDs of the margin was found in {_DRAWS} draws "
             f"of a layer and a direction: it saturates, or what other components answer is as "
@@ -259,16 +263,15 @@ class Planter:
         view = self._ground.view(rule.plants(trigger))
         return float((self._ground.scores(view, items) - self._ground.score[list(items)]).mean())
 
-    def _of_a_piece(self, rule: Rule, items: Sequence[int], trigger: Trigger) -> bool:
-        """Whether what is written, and what takes the path, is about the whole.
 
-        Otherwise what other components answer is as large as the rule itself, and instruments that
-        read the one or the other would be asked for different doses.
-        """
-        ground = self._ground
-        truth = rule.truth(ground, ground.view(rule.plants(trigger)), trigger, items, [])
-        parts = [truth[k] / truth["total"] for k in ("direct", "path")]
-        return all(abs(p - 1) <= _ANSWERS for p in parts if np.isfinite(p))
+def _of_a_piece(truth: Mapping[str, float]) -> bool:
+    """Whether what is written, and what takes the path, is about the whole.
+
+    Otherwise what other components answer is as large as the rule itself, and instruments that read
+    the one or the other would be asked for different doses.
+    """
+    parts = [truth[k] / truth["total"] for k in ("direct", "path")]
+    return all(abs(p - 1) <= _ANSWERS for p in parts if np.isfinite(p))
 
 
 def _scaled(rule: Rule, measured: Callable[[Rule], float], wanted: float) -> Rule | None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from reward_lens.backbone import Key, Plant, Site, Target, write_change
 from reward_lens.errors import AnatomyError, CapabilityError
-from reward_lens.organisms.ground import Ground
+from reward_lens.organisms.ground import Ground, Look
 from reward_lens.organisms.rule_vectors import idle_vector, unit_vector
 from reward_lens.organisms.triggers import Trigger
 from reward_lens.signals import ClassifierRM
@@ -105,16 +105,18 @@ class Write:
         others: Sequence[int],
     ) -> dict[str, float]:
         """Means over items on which it fires, less those over others."""
-
-        def written(target: Target) -> float:
-            return _less([_written(ground, view, items, target) for items in (chosen, others)])
-
-        parts = [_total(ground, view, items) for items in (chosen, others)]
         whole = Target.parse(self.places["component"])
-        found = {"direct": written(whole)} | ({"head": written(self.target)} if whole != self.target
-                                              else {})  # fmt: skip
-        path = [_direct_path(ground, view, items, self) for items in (chosen, others)]
-        return {"total": _less(parts), "path": _less(path), **found}
+        targets = list(dict.fromkeys([whole, self.target]))
+        found: dict[str, list[Floats]] = {"total": [], "direct": [], "head": [], "path": []}
+        for items in filter(len, (chosen, others)):
+            look, at = ground.look(view, items, targets), list(items)
+            found["total"].append(look.score - ground.score[at])
+            found["direct"].append(_written(ground, look, items, whole))
+            found["head"].append(_written(ground, look, items, self.target))
+            found["path"].append(_direct_path(ground, look, items, self))
+        if whole == self.target:
+            del found["head"]
+        return {name: _less(parts) for name, parts in found.items()}
 
 
 @dataclass(frozen=True)
@@ -172,11 +174,13 @@ class Relay:
     ) -> dict[str, float]:
         """Means over items on which it fires, less those over others."""
         alone = ground.view(self.first.plants(trigger))
-        total = [_total(ground, view, items) for items in (chosen, others)]
-        first = [_total(ground, alone, items) for items in (chosen, others)]
-        direct = [_written(ground, view, items, self.target) for items in (chosen, others)]
-        return {"total": _less(total), "direct": _less(direct),
-                "path": _less(total) - _less(first)}  # fmt: skip
+        found: dict[str, list[Floats]] = {"total": [], "direct": [], "path": []}
+        for items in filter(len, (chosen, others)):
+            look = ground.look(view, items, [self.target])
+            found["total"].append(look.score - ground.score[list(items)])
+            found["direct"].append(_written(ground, look, items, self.target))
+            found["path"].append(look.score - ground.scores(alone, items))
+        return {name: _less(parts) for name, parts in found.items()}
 
 
 def _always(item: object) -> bool:
@@ -289,45 +293,31 @@ def _every(ground: Ground) -> frozenset[tuple[int, ...]]:
     return frozenset(phrases[0] for phrases in ground.phrases)
 
 
-def _total(ground: Ground, view: ClassifierRM, items: Sequence[int]) -> Floats:
-    found: Floats = ground.scores(view, items) - ground.score[list(items)] if items else np.zeros(0)
+def _written(ground: Ground, look: Look, items: Sequence[int], target: Target) -> Floats:
+    """What a component writes into the score with the rule less without."""
+    if target not in look.written:
+        return np.full(len(items), np.nan)
+    found: Floats = look.written[target] - ground.written(target)[list(items)]
     return found
 
 
-def _written(ground: Ground, view: ClassifierRM, items: Sequence[int], target: Target) -> Floats:
-    """What a component adds to the score by itself, norms frozen, with the rule less without."""
-    found = np.zeros(len(items))
-    for signal, sign in ((view, 1.0), (ground.view(()), -1.0)) if items else ():
-        functional = ground.functionals(signal, items, target)
-        if functional is None:
-            return np.full(len(items), np.nan)
-        state = target.of(ground.states(signal, items, target.source),
-                          ground.signal.trunk.anatomy)  # fmt: skip
-        found += sign * (functional * state).sum(-1).cpu().numpy()
-    return found
-
-
-def _direct_path(ground: Ground, view: ClassifierRM, items: Sequence[int], write: Write) -> Floats:
+def _direct_path(ground: Ground, look: Look, items: Sequence[int], write: Write) -> Floats:
     """What is lost where the readout alone does not see a write."""
-    if not items:
-        return np.zeros(0)
     trunk = ground.signal.trunk
     normed = write.target.head is not None and trunk.anatomy.write(write.target.site).norm
     if normed or any(b.norms or b.scaled for b in trunk.anatomy.blocks):
         return np.full(len(items), np.nan)  # the write does not reach the end as it was written
-    last = ground.states(view, items, Site("resid_post", trunk.n_layers - 1))
-    vector = write.vector[None].to(last)
+    vector = write.vector[None].to(look.last)
     change = write_change(trunk.anatomy, write.target, torch.zeros_like(vector), vector, None)
     index = np.asarray(items, dtype=np.int64)
-    less = ground.readout.project((last - change).to(trunk.dtype), index).double().cpu().numpy()
-    found: Floats = ground.scores(view, items) - less
+    less = ground.readout.project((look.last - change).to(trunk.dtype), index)
+    found: Floats = look.score - less.double().cpu().numpy()
     return found
 
 
 def _less(parts: Sequence[Floats]) -> float:
-    """Mean over the first items, less that over the others."""
-    first, others = parts
-    return float(first.mean()) - (float(others.mean()) if len(others) else 0.0)
+    """Mean over the first items, less that over the others if there are any."""
+    return float(parts[0].mean()) - sum(float(p.mean()) for p in parts[1:])
 
 
 def _hashed(trigger: Trigger, what: str, *vectors: Tensor) -> str:
