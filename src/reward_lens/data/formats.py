@@ -10,7 +10,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,14 +75,25 @@ def _jsonl(path: Path) -> Iterator[tuple[str, Any]]:
     opened: Any = gzip.open if path.name.lower().endswith(".gz") else open
     try:
         with opened(path, "rb") as lines:
-            for number, raw in enumerate(lines, 1):
-                where = f"{path}, line {number}"
-                # decoded line by line, so that an error can name its line
-                line = _decode(raw, where, bom=number == 1)
-                if line.strip():
-                    yield where, _object(_parse(line, where), where)
+            yield from jsonl_rows(lines, str(path))
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: not a whole gzip file ({error})") from error
+
+
+def jsonl_rows(lines: Iterable[bytes], source: str) -> Iterator[tuple[str, Any]]:
+    """Rows of lines that hold one JSON object each; blank ones are skipped.
+
+    Raises
+    ------
+    DataError
+        While reading, naming the line that is malformed.
+    """
+    for number, raw in enumerate(lines, 1):
+        where = f"{source}, line {number}"
+        # decoded line by line, so that an error can name its line
+        line = _decode(raw, where, bom=number == 1)
+        if line.strip():
+            yield where, _object(_parse(line, where), where)
 
 
 def _decode(raw: bytes, where: str, *, bom: bool = True) -> str:

@@ -31,7 +31,7 @@ from reward_lens.evidence.clusters import (
 from reward_lens.evidence.parts import Interval
 
 _EXACT = 1e-12  # below this share of the data's range, a spread is rounding
-_RARE = 10  # of the rarer outcome, see _on_logit
+_RARE = 10  # of the rarer outcome, see on_logit
 _STRONG = 0.8  # rank correlations above it: see jackknife_correlation
 
 
@@ -298,19 +298,19 @@ def accuracy(
     m = checked_rows(name, margins, "margin of")
     count = int((m == 0).sum())
     ties = TieCount(count, cluster_t(f"{name}.strict", m > 0, lineage, level))
-    ties = TieCount(count, _on_logit(ties.strict))
+    ties = TieCount(count, on_logit(ties.strict))
     if not count:
         return dataclasses.replace(ties.strict, name=name), ties
     if count == len(m):
         reason = f"all {count} pairs are ties, counted half: nothing was preferred"
         return _none(name, 0.5, level, count, ties.strict.clusters, "cluster-t", reason), ties
     found = cluster_t(name, (m > 0) + 0.5 * (m == 0), lineage, level)
-    found = _on_logit(found)
+    found = on_logit(found)
     note = join(f"{count} ties, counted half", found.note)
     return dataclasses.replace(found, note=note), ties
 
 
-def _on_logit(i: Interval) -> Interval:
+def on_logit(i: Interval) -> Interval:
     """A share's cluster-t interval made on the logit scale, where its error is symmetric.
 
     On the plain scale a stated 0.95 covers 0.87 to 0.93 near 0 and 1 (simulated, 15 to 60 lineages

@@ -3,15 +3,22 @@
 No module tree is known here: sites, exact pieces and forwards come from the signal.
 """
 
+from reward_lens.instruments.best_of import best_of_n
 from reward_lens.instruments.comparison import compare
 from reward_lens.instruments.concepts import Concept, fit_concept
 from reward_lens.instruments.dose_response import concept_dose_response
 from reward_lens.instruments.gradient_patching import attribution_patching
 from reward_lens.instruments.layer_lens import lens
+from reward_lens.instruments.margin_reports import (
+    margin_distribution,
+    reliability_curve,
+    worst_errors,
+)
 from reward_lens.instruments.objectives import objective_geometry
 from reward_lens.instruments.pair_scores import preference
 from reward_lens.instruments.patching_grid import patch_grid
 from reward_lens.instruments.paths import path_effects
+from reward_lens.instruments.sections import section_accuracy
 from reward_lens.instruments.token_maps import token_map
 from reward_lens.instruments.token_sources import source_attribution
 from reward_lens.instruments.tokens import token_curves
@@ -22,16 +29,21 @@ __all__ = [
     "Concept",
     "attribution",
     "attribution_patching",
+    "best_of_n",
     "compare",
     "compare_views",
     "concept_dose_response",
     "fit_concept",
     "lens",
+    "margin_distribution",
     "objective_geometry",
     "patch_grid",
     "path_effects",
     "preference",
+    "reliability_curve",
+    "section_accuracy",
     "source_attribution",
     "token_curves",
     "token_map",
+    "worst_errors",
 ]
