@@ -1,15 +1,22 @@
 """Organisms: signals with a rule planted in them, so that the right answer is known.
 
-Tiny networks whose weights are set by hand, with pairs and the answers on paper; and, of any
-signal, its gauge twin: the same scores in other coordinates.
+Tiny networks whose weights are set by hand, with pairs and the answers on paper; rules planted in
+the user's own signal by hooks; its trunk with another head, fitted or trained; its gauge twin.
 """
 
 from collections.abc import Callable
 
 from reward_lens.organisms.answer_key import READINGS, AnswerKey
+from reward_lens.organisms.confounded import Marker
 from reward_lens.organisms.gauge_twin import Rescaled, make_gauge_twin
+from reward_lens.organisms.made_organism import TrainedOrganism
+from reward_lens.organisms.mixture import objective_mix
+from reward_lens.organisms.new_heads import ReadStates, read_states, with_linear_head
+from reward_lens.organisms.other_head import concept_head
 from reward_lens.organisms.planting import Organism, Planter
 from reward_lens.organisms.read_rules import saturated_softmax, self_repair, two_hop
+from reward_lens.organisms.surface_features import FEATURES, Feature, feature_values
+from reward_lens.organisms.trained import spurious_feature
 from reward_lens.organisms.write_rules import (
     linear_rule,
     planted_head,
@@ -30,17 +37,28 @@ ANSWER_KEYS: dict[str, Callable[..., AnswerKey]] = {
 
 __all__ = [
     "ANSWER_KEYS",
+    "FEATURES",
     "READINGS",
     "AnswerKey",
+    "Feature",
+    "Marker",
     "Organism",
     "Planter",
+    "ReadStates",
     "Rescaled",
+    "TrainedOrganism",
+    "concept_head",
+    "feature_values",
     "linear_rule",
     "make_gauge_twin",
+    "objective_mix",
     "planted_head",
     "planted_neuron",
+    "read_states",
     "saturated_softmax",
     "self_repair",
     "spread_rule",
+    "spurious_feature",
     "two_hop",
+    "with_linear_head",
 ]

@@ -84,7 +84,9 @@ class ClassifierRM:
     def changed(self, trunk: Trunk, interventions: tuple[str, ...]) -> ClassifierRM:
         """The same signal on a trunk whose forwards are changed, with what is done on record."""
         done = (*self.interventions, *interventions)
-        return ClassifierRM(trunk, self.encoder, self._meta, self.gate, done)
+        view = ClassifierRM(trunk, self.encoder, self._meta, self.gate, done)
+        view._fingerprint = self._fingerprint  # of the same weights: they are not hashed again
+        return view
 
     def intervene(self, *interventions: Intervention) -> AbstractContextManager[ClassifierRM]:
         """A view of this signal whose every forward is changed, for the length of a with-block.
