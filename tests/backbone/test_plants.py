@@ -62,7 +62,8 @@ def views(signal):
     plants = Plants(signal.trunk.anatomy, plants_of(signal), "native")
     encoded = signal.encode(ITEMS)
     shelf = KeptRuns.of(signal.trunk, encoded, signal.read_index(encoded), 60, 10**9)
-    assert shelf is not None and len(shelf.runs) > 1
+    assert shelf is not None
+    assert len(shelf.runs) > 1
     return [signal.changed(signal.trunk.planted(plants, s), ("planted",)) for s in (None, shelf)]
 
 
@@ -216,3 +217,34 @@ def test_too_little_memory_keeps_nothing():
     signal = signal_of("llama")
     encoded = signal.encode(ITEMS)
     assert KeptRuns.of(signal.trunk, encoded, signal.read_index(encoded), 60, 1000) is None
+
+
+def test_kept_runs_are_of_the_weights_they_were_made_with():
+    signal = signal_of("llama")
+    _, view = views(signal)
+    block = signal.trunk.anatomy.blocks[0].enter.module
+    block.train()
+    with pytest.raises(RewardLensError, match="training mode"):
+        rl.lens(view, PAIRS)
+    block.eval()
+    rl.lens(view, PAIRS)
+    with torch.no_grad():
+        next(block.parameters()).mul_(1.1)
+    with pytest.raises(RewardLensError, match="weights were written to"):
+        rl.lens(view, PAIRS)
+
+
+def test_hooks_of_somebody_else_are_seen_by_whole_forwards():
+    signal = signal_of("llama")
+    hooked, shelved = views(signal)
+    block = signal.trunk.anatomy.blocks[1].enter.module
+
+    def louder(module, given, out):
+        return _moved(out, lambda tensor: tensor.mul_(1.5))
+
+    handle = block.register_forward_hook(louder)
+    try:
+        for run in (rl.lens, rl.patch_grid):
+            np.testing.assert_array_equal(run(shelved, PAIRS).value, run(hooked, PAIRS).value)
+    finally:
+        handle.remove()

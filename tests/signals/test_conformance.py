@@ -10,7 +10,7 @@ from families import FAMILIES, make_model, make_signal, make_tokenizer
 from torch import nn
 
 import reward_lens as rl
-from reward_lens.backbone import Encoded, batching, trunk
+from reward_lens.backbone import Encoded, batching, row_choice, trunk
 from reward_lens.backbone.inputs import Inputs
 
 NAMES = [
@@ -78,7 +78,7 @@ def test_a_randomised_head(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_read_that_assumes_padding_on_the_right(family, monkeypatch):
     signal = make_signal(family)
-    honest = trunk.read_rows
+    honest = row_choice.read_rows
 
     def read_rows(read):
         def select(batch, tensor):

@@ -1,7 +1,8 @@
-"""Gradients of scores with respect to many sites at once: one forward and one backward a batch.
+"""Gradients of scores: at many sites in one forward and backward, or of second order at one site.
 
-The forward is the model's own. Differentiation starts at the stream that enters the first block, so
-that nothing before it is kept, and it is with respect to activations only: parameters get none.
+The forward is the model's own. Hooks put a detached copy of the same values in place where
+differentiation starts, so that nothing before it is kept; it is with respect to activations only:
+parameters get none.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reward_lens.backbone.anatomy import Anatomy
 from reward_lens.backbone.batching import Batch
@@ -142,3 +144,80 @@ def _refuse_nonfinite(trunk: Trunk, batch: Batch, rows: Tensor, slopes: dict[Sit
                 f"item {item}: the {what} is NaN or infinite; the trunk runs in "
                 f"{str(trunk.dtype).removeprefix('torch.')}: try dtype=float32"
             )
+
+
+def differentiate_site(
+    trunk: Trunk,
+    batch: Batch,
+    site: Site,
+    score: Callable[[Tensor], Tensor],
+    vectors: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Gradient of a score with respect to a site, or a Hessian-vector product.
+
+    Parameters
+    ----------
+    trunk : Trunk
+    batch : Batch
+    site : Site
+        Not ``head_out``: its gradient is that of ``attn_out``.
+    score : callable
+        Maps the trunk's normed states ``[batch, length, width]`` to one number per row.
+    vectors : Tensor, optional
+        ``[batch, length, width]``; if given, the Hessian of each row's score times it.
+
+    Returns
+    -------
+    value : Tensor
+        ``[batch, length, width]``, the site's values.
+    result : Tensor
+        The same shape: gradient, or Hessian times ``vectors``.
+    """
+    tap, scale = _leaf(trunk, site)
+    leaf: list[Tensor] = []
+    normed: list[Tensor] = []
+
+    def start(tensor: Tensor) -> Tensor:
+        value = tensor.detach()
+        if value.shape[:2] != batch.ids.shape:  # some modules see all tokens in one row
+            value = value.reshape(*batch.ids.shape, -1)
+        leaf.append(value.clone().requires_grad_(True))
+        torch.set_grad_enabled(True)  # until the forward ends; nothing before needs a graph
+        return leaf[0].clone().view_as(tensor)  # a clone: some models add to it in place
+
+    # The fused attention kernels have no second derivative.
+    with torch.inference_mode(False), sdpa_kernel(SDPBackend.MATH), torch.no_grad():
+        trunk.forward(batch, merge({tap: start}, {trunk.anatomy.normed: normed.append}))
+        with torch.enable_grad():
+            total = score(normed[0]).sum()
+            (gradient,) = torch.autograd.grad(total, leaf[0], create_graph=vectors is not None)
+            if vectors is None:
+                return leaf[0].detach() * scale, gradient.detach() / scale
+            if not gradient.requires_grad:  # the score is linear in the site
+                return leaf[0].detach() * scale, torch.zeros_like(gradient)
+            inner = (gradient * (vectors.to(gradient) / scale)).sum()
+            (product,) = torch.autograd.grad(inner, leaf[0], allow_unused=True)
+    if product is None:
+        product = torch.zeros_like(gradient)
+    return leaf[0].detach() * scale, product.detach() / scale
+
+
+def _leaf(trunk: Trunk, site: Site) -> tuple[Tap, Tensor]:
+    """Where differentiation starts, and what the tensor there is times to be the site."""
+    one = torch.ones((), device=trunk.device, dtype=trunk.dtype)
+    if site.kind == "head_out":
+        raise AnatomyError(
+            f"{site}: heads add up, so the gradient with respect to each head's write is that "
+            f"of L{site.layer}.attn_out; ask for that"
+        )
+    if site in (Site("embed"), Site("resid_pre", 0)) and "embed.again" in trunk.anatomy.missing:
+        raise AnatomyError(
+            f"{site}: {trunk.anatomy.missing['embed.again']}, so the derivative with respect to "
+            f"the stream alone is not that of the embedding; ask for L0.resid_post"
+        )
+    if site.kind in ("attn_out", "mlp_out"):
+        write = trunk.anatomy.write(site)
+        return write.tap, one if write.scale is None else write.scale.to(one)
+    # The stream between the sublayers is the clean stream plus the attention write, so the
+    # derivative with respect to either is the same.
+    return site_taps(trunk.anatomy, site)[-1], one

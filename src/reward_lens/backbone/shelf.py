@@ -16,7 +16,8 @@ from reward_lens.backbone.replay import PlantedStates, Replay
 from reward_lens.backbone.row_choice import read_rows
 from reward_lens.backbone.sites import Site
 from reward_lens.backbone.tokenise import Encoded
-from reward_lens.backbone.trunk import Trunk
+from reward_lens.backbone.trunk import Trunk, Versions
+from reward_lens.errors import RewardLensError
 
 
 @dataclass
@@ -29,11 +30,14 @@ class KeptRuns:
     places : dict
         Key of an item and its read token -> which run, which row.
     engine : Engine
+    made : dict
+        The weights' versions when they were run.
     """
 
     runs: list[CleanRun] = field(default_factory=list)
     places: dict[bytes, tuple[int, int]] = field(default_factory=dict)
     engine: Engine = field(default_factory=Engine)
+    made: Versions = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -56,7 +60,7 @@ class KeptRuns:
         engine = engine_of(trunk, max(len(e.ids) for e in encoded))
         if engine.layout is None or not engine.offers(TREE):
             return None
-        found, size = cls(engine=engine), 0
+        found, size = cls(engine=engine, made=trunk.versions()), 0
         for index in plan_batches(encoded, batch_tokens, trunk.alone_beyond):
             batch = collate(encoded, index, trunk.pad_id, trunk.device)
             rows = read_rows(read)
@@ -76,8 +80,8 @@ class KeptRuns:
         ``None`` if an item is not there.
         """
         tokens = [read[int(i)] for i in batch.index]
-        if not self.holds(batch.items, tokens):
-            return None
+        if trunk.hooked or not self.holds(batch.items, tokens):
+            return None  # what hooks of somebody else do to a few tokens is not known
         out: dict[Site, Tensor] = {}
         for rows, _, _, states in self._replayed(trunk, batch.items, tokens, sites):
             for site, value in states.states.items():
@@ -133,6 +137,11 @@ class KeptRuns:
     ) -> Iterator[tuple[list[int], int, list[int], PlantedStates]]:
         """``(items, number of the run, rows in it, their states)``."""
         assert self.engine.layout is not None
+        if written := trunk.written_to(self.made):
+            raise RewardLensError(
+                f"weights were written to after the texts were run (first {written[0]!r}), so what "
+                f"was kept of them is of another model: make a new planter"
+            )
         groups: dict[int, list[tuple[int, int]]] = {}
         for k, (item, token) in enumerate(zip(items, read, strict=True)):
             number, row = self.places[key(item, token)]

@@ -1,8 +1,6 @@
-"""One trunk: run it, see its sites, and differentiate through it.
+"""One trunk: run it and see its sites.
 
-Every forward is the model's own; nothing of it is replaced or rewritten. Hooks look, and in the
-gradient methods put a detached copy of the same values in place, so that differentiation starts at
-the site that was asked for.
+Every forward is the model's own; nothing of it is replaced or rewritten. Hooks look.
 """
 
 from __future__ import annotations
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from reward_lens.backbone.anatomy import Anatomy
 from reward_lens.backbone.anatomy_search import find_anatomy, probe_ids
@@ -35,6 +32,8 @@ from reward_lens.errors import AnatomyError, NumericsError, RewardLensError
 if TYPE_CHECKING:
     from reward_lens.backbone.plants import Plants
 
+#: Parameter -> where it lies, and how often it was written to.
+Versions = dict[str, tuple[int, int]]
 #: Handlers that change the forward of a batch: before, and after, what else is done in it.
 Edits = Callable[[Batch], Around]
 
@@ -76,7 +75,7 @@ class Trunk:
         self.pad_id = int(pad) if pad is not None and 0 <= pad < known else 0
         self.anatomy: Anatomy = find_anatomy(model, self.config, self.device, names)
         self.inputs = Inputs.of(self.base, probe_ids(self.config, self.device))
-        self._made = _versions(model)
+        self._made = self.versions()
         self.remembers = remembers(self.config)
         # What is remembered is one for all threads.
         self._memory: Any = threading.RLock() if self.remembers else nullcontext()
@@ -160,6 +159,20 @@ class Trunk:
                 f"is {str(dtype).removeprefix('torch.')} now: wrap it again"
             )
 
+    def refuse_training(self) -> None:
+        """Raise if the model, or a part of it, is in training mode.
+
+        Raises
+        ------
+        RewardLensError
+        """
+        parts = (self.model, self.base, *(b.enter.module for b in self.anatomy.blocks))
+        if any(part.training for part in parts):
+            raise RewardLensError(
+                "the model, or a part of it, is in training mode, so its scores are random: call "
+                "model.eval() first"
+            )
+
     @property
     def hooked(self) -> bool:
         """Whether somebody else's hooks are on the model."""
@@ -172,10 +185,20 @@ class Trunk:
         ours = (getattr(h, "func", h).__module__ for h in hooks)
         return any(not str(name).startswith("reward_lens.") for name in ours)
 
-    def written_to(self) -> list[str]:
-        """Names of parameters that were written to, or replaced, since the trunk was made."""
-        now = _versions(self.model)
-        return [name for name, state in self._made.items() if now.get(name) != state]
+    def written_to(self, since: Versions | None = None) -> list[str]:
+        """Names of parameters that were written to, or replaced, since the trunk was made.
+
+        Parameters
+        ----------
+        since : dict, optional
+            What :meth:`versions` gave at another time.
+        """
+        now, before = self.versions(), self._made if since is None else since
+        return [name for name, state in before.items() if now.get(name) != state]
+
+    def versions(self) -> Versions:
+        """Where every parameter lies and how often torch saw it written to."""
+        return {n: (p.data_ptr(), p._version) for n, p in self.model.named_parameters()}
 
     @property
     def n_layers(self) -> int:
@@ -195,12 +218,7 @@ class Trunk:
         RewardLensError
             If the model is in training mode, where dropout would make scores random.
         """
-        parts = (self.model, self.base, *(b.enter.module for b in self.anatomy.blocks))
-        if any(part.training for part in parts):
-            raise RewardLensError(
-                "the model, or a part of it, is in training mode, so its scores are random: call "
-                "model.eval() first"
-            )
+        self.refuse_training()
         # First what changes, so that whoever looks sees what was changed.
         around = [edits(batch) for edits in self._edits]
         handlers = merge(*(a for a, _ in around), handlers, *(b for _, b in around))
@@ -258,6 +276,7 @@ class Trunk:
             self.anatomy.normed
         }
         if self.shelf is not None and also is None and isinstance(rows, ReadRows):
+            self.refuse_training()
             found = self.shelf.states(self, batch, sites, rows.read)
             if found is not None:
                 return found
@@ -345,82 +364,3 @@ class Trunk:
         """Apply the model's own final norm to states ``[n, width]``."""
         norm = self.anatomy.final_norm
         return norm.module(state) if norm is not None else state
-
-    def differentiate(
-        self,
-        batch: Batch,
-        site: Site,
-        score: Callable[[Tensor], Tensor],
-        vectors: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
-        """Gradient of a score with respect to a site, or a Hessian-vector product.
-
-        Parameters
-        ----------
-        batch : Batch
-        site : Site
-            Not ``head_out``: its gradient is that of ``attn_out``.
-        score : callable
-            Maps the trunk's normed states ``[batch, length, width]`` to one number per row.
-        vectors : Tensor, optional
-            ``[batch, length, width]``; if given, the Hessian of each row's score times it.
-
-        Returns
-        -------
-        value : Tensor
-            ``[batch, length, width]``, the site's values.
-        result : Tensor
-            The same shape: gradient, or Hessian times ``vectors``.
-        """
-        tap, scale = self._leaf(site)
-        leaf: list[Tensor] = []
-        normed: list[Tensor] = []
-
-        def start(tensor: Tensor) -> Tensor:
-            value = tensor.detach()
-            if value.shape[:2] != batch.ids.shape:  # some modules see all tokens in one row
-                value = value.reshape(*batch.ids.shape, -1)
-            leaf.append(value.clone().requires_grad_(True))
-            torch.set_grad_enabled(True)  # until the forward ends; nothing before needs a graph
-            return leaf[0].clone().view_as(tensor)  # a clone: some models add to it in place
-
-        # The fused attention kernels have no second derivative.
-        with torch.inference_mode(False), sdpa_kernel(SDPBackend.MATH), torch.no_grad():
-            self.forward(batch, merge({tap: start}, {self.anatomy.normed: normed.append}))
-            with torch.enable_grad():
-                total = score(normed[0]).sum()
-                (gradient,) = torch.autograd.grad(total, leaf[0], create_graph=vectors is not None)
-                if vectors is None:
-                    return leaf[0].detach() * scale, gradient.detach() / scale
-                if not gradient.requires_grad:  # the score is linear in the site
-                    return leaf[0].detach() * scale, torch.zeros_like(gradient)
-                inner = (gradient * (vectors.to(gradient) / scale)).sum()
-                (product,) = torch.autograd.grad(inner, leaf[0], allow_unused=True)
-        if product is None:
-            product = torch.zeros_like(gradient)
-        return leaf[0].detach() * scale, product.detach() / scale
-
-    def _leaf(self, site: Site) -> tuple[Tap, Tensor]:
-        """Where differentiation starts, and what the tensor there is times to be the site."""
-        one = torch.ones((), device=self.device, dtype=self.dtype)
-        if site.kind == "head_out":
-            raise AnatomyError(
-                f"{site}: heads add up, so the gradient with respect to each head's write is that "
-                f"of L{site.layer}.attn_out; ask for that"
-            )
-        if site in (Site("embed"), Site("resid_pre", 0)) and "embed.again" in self.anatomy.missing:
-            raise AnatomyError(
-                f"{site}: {self.anatomy.missing['embed.again']}, so the derivative with respect to "
-                f"the stream alone is not that of the embedding; ask for L0.resid_post"
-            )
-        if site.kind in ("attn_out", "mlp_out"):
-            write = self.anatomy.write(site)
-            return write.tap, one if write.scale is None else write.scale.to(one)
-        # The stream between the sublayers is the clean stream plus the attention write, so the
-        # derivative with respect to either is the same.
-        return site_taps(self.anatomy, site)[-1], one
-
-
-def _versions(model: nn.Module) -> dict[str, tuple[int, int]]:
-    """Where every parameter lies and how often torch saw it written to."""
-    return {n: (p.data_ptr(), p._version) for n, p in model.named_parameters()}

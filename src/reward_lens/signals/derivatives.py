@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from reward_lens.backbone import Encoded, Site, Trunk, masked_mean, read_rows
+from reward_lens.backbone.gradients import differentiate_site
 from reward_lens.errors import RewardLensError
 from reward_lens.signals.readouts import Readout
 
@@ -55,7 +56,7 @@ def differentiate(
         if vectors is not None:
             rows = [vectors[int(i)] for i in batch.index]
             direction = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        _, result = trunk.differentiate(batch, site, score, direction)
+        _, result = differentiate_site(trunk, batch, site, score, direction)
         for row, item, length in zip(result, batch.index, batch.lengths, strict=True):
             out[int(item)] = row[: int(length)].clone()
     return out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,14 @@ from typing import Any
 import torch
 
 from reward_lens.errors import CheckpointError, LoadError
-from reward_lens.signals.checkpoint import Checkpoint, inert, unfilled, zero_head
+from reward_lens.signals.checkpoint import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    Checkpoint,
+    inert,
+    unfilled,
+    zero_head,
+)
 from reward_lens.signals.head_table import ALIASES
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -247,8 +255,8 @@ def _load(
 ) -> Loaded:
     options = placement.options()
     try:
-        with _quiet_report():
-            model, info = auto.from_pretrained(checkpoint.folder, config=config, **options, **more)
+        with _quiet_report(), _without_adapter(checkpoint.folder) as folder:
+            model, info = auto.from_pretrained(folder, config=config, **options, **more)
     except Exception as error:  # whatever transformers and accelerate raise on what does not fit
         raise CheckpointError(f"{checkpoint.folder} could not be loaded: {error}") from error
     left = sorted(info["unexpected_keys"])
@@ -260,6 +268,23 @@ def _load(
         tuple(sorted(mismatched)),
         tuple(k for k in left if inert(k)),
     )
+
+
+@contextmanager
+def _without_adapter(folder: Path) -> Iterator[Path]:
+    """The folder as it looks without an adapter's configuration.
+
+    Where peft is installed, transformers puts an adapter that lies beside a model into it unasked.
+    Adapters are merged by us, and only where one was asked for.
+    """
+    if not (folder / ADAPTER_CONFIG).is_file():
+        yield folder
+        return
+    with tempfile.TemporaryDirectory() as name:
+        for entry in folder.iterdir():
+            if entry.name not in (ADAPTER_CONFIG, ADAPTER_WEIGHTS):
+                (Path(name) / entry.name).symlink_to(entry.resolve())
+        yield Path(name)
 
 
 @contextmanager
