@@ -8,17 +8,21 @@ REPORT ?= reward-lens-demo.html
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: test lint demo check-slow browser bench support
+.PHONY: test lint demo docs check-slow browser bench support
 .DEFAULT_GOAL := test
 
 $(STAMP): constraints.txt pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,docs]'
 	touch $@
 
 # Audit the shipped model on the shipped pairs; says where the report is.
 demo: $(STAMP)
 	$(BIN)/reward-lens demo -o $(REPORT)
+
+# The documentation, in site/; a warning, a dead link or a file from elsewhere ends it with 1.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
