@@ -24,6 +24,7 @@ from reward_lens.instruments.patch_targets import grid_targets
 from reward_lens.instruments.path_graph import all_ends
 from reward_lens.instruments.paths import TOP
 from reward_lens.instruments.token_maps import why_lacking
+from reward_lens.organisms.instrument_specs import largest_effects
 from reward_lens.signals import ClassifierRM
 
 #: Pairs for the causal instruments; paths and gradients are followed on half of them.
@@ -35,6 +36,9 @@ _FORWARDS = 600
 #: With fewer pairs there is nothing to say of a mean.
 _FEWEST = 8
 _DIRECTIONS = 2
+#: What an audit makes scorecards of.
+CALIBRATED = ("lens", "attribution", "patch_grid", "path_effects")
+_PATCHING = ("patch_grid", "path_effects")
 #: The methods of a token map that cost no forward per token or step.
 _CHEAP = ("prefix", "gradient")
 
@@ -81,6 +85,9 @@ class Plan:
     seed : int
     concept : object, optional
         As :func:`~reward_lens.concept_dose_response` takes it.
+    calibrated : bool
+        What is found is judged by scorecards, which are made on as many pairs as are patched: paths
+        are followed on all of them, since of half of them a card would not speak.
     """
 
     signal: ClassifierRM
@@ -89,6 +96,7 @@ class Plan:
     causal_sample: int | None
     seed: int
     concept: Any = None
+    calibrated: bool = False
 
     def jobs(self) -> list[Job]:
         """Every instrument, in the order they run; those that cannot say why."""
@@ -110,6 +118,16 @@ class Plan:
             Job("source_attribution", self.shown, _plain(source_attribution), lacks=no_sources),
         ]
 
+    def calibration(self) -> tuple[tuple[str, ...], Pairs]:
+        """The instruments that scorecards are made of, and the pairs to make them on.
+
+        Those that cost tokens; where a patch is a whole forward, those that patch nothing.
+        """
+        jobs = {job.name: job for job in self.jobs() if not job.lacks}
+        wanted = [n for n in CALIBRATED if n in jobs and (self.fast or n not in _PATCHING)]
+        asked = CAUSAL_SAMPLE if self.causal_sample is None else self.causal_sample
+        return tuple(wanted), self.some.sample(asked, self.seed)
+
     def _causal(self, no_writes: str, no_heads: str) -> list[Job]:
         """The instruments that change the trunk's activations."""
         grid = self._grid("patch_grid", "component", no_writes)
@@ -123,7 +141,7 @@ class Plan:
             Job("compare_views_heads", self.some,
                 _views("attribution_heads", "patch_grid_heads", by="head"),
                 needs=("attribution_heads", "patch_grid_heads"), lacks=heads.lacks),
-            self._paths(half, grid.lacks),
+            self._paths(grid.pairs if self.calibrated else half, grid.lacks),
             Job("attribution_patching", half,
                 _gradients(attribution_patching, positions=self.positions, seed=self.seed,
                            sample=EXACT_SAMPLE if self.fast else _FEWEST),
@@ -189,18 +207,6 @@ class Plan:
             return pairs, f"{why}; name a causal_sample, and it runs all the same", ""
         note = f"{name}: on {size} pairs, since {why}" if size < min(asked, len(pairs)) else ""
         return pairs.sample(size, self.seed), "", note
-
-
-def largest_effects(grid: Evidence, count: int) -> list[str]:
-    """The components with the largest mean |effect| over both directions, as the forward has them.
-
-    Parameters
-    ----------
-    grid : Evidence
-        Of :func:`~reward_lens.patch_grid`, by component.
-    """
-    sizes = grid.tables["components"].groupby("component", sort=False)["mean_size"].mean()
-    return sizes[sizes.rank(method="first", ascending=False) <= count].index.tolist()
 
 
 def _plain(instrument: Callable[..., Evidence], **more: Any) -> Run:

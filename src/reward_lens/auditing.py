@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -14,9 +14,11 @@ from reward_lens.audit_checks import batch_effect, conformance_evidence
 from reward_lens.audit_plan import Job, Plan
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import CapabilityError, DataError, RewardLensError, TokenizeError
-from reward_lens.evidence import Evidence
+from reward_lens.evidence import Evidence, EvidenceStore
 from reward_lens.instruments import Concept, preference
 from reward_lens.instruments.labelled import as_labelled
+from reward_lens.organisms.calibration import calibrate as make_scorecards
+from reward_lens.organisms.calibration_cards import Calibration
 from reward_lens.signals import ClassifierRM, ConformanceReport, run_conformance
 from reward_lens.signals.classifier import BATCH_TOKENS
 
@@ -63,6 +65,8 @@ class Audit:
         Instrument -> what this trunk or head lacks for it.
     notes : tuple of str
         What instruments warned of.
+    calibration : Calibration, optional
+        Scorecards that were made before.
     """
 
     conformance: ConformanceReport
@@ -73,6 +77,7 @@ class Audit:
     missing: dict[str, str] = field(default_factory=dict)
     not_offered: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    calibration: Calibration | None = None
 
     def __getitem__(self, name: str) -> Evidence:
         return self.evidence[name]
@@ -102,6 +107,8 @@ def audit(
     concept: Any = None,
     truncate: str = "error",
     readout: str | None = None,
+    store: EvidenceStore | None = None,
+    calibrate: bool = False,
     batch_tokens: int = BATCH_TOKENS,
     reporter: Reporter | None = None,
 ) -> Audit:
@@ -129,6 +136,13 @@ def audit(
         Under ``"error"``, pairs with a side longer than the model reads are left out and named.
     readout : str, optional
         ``composite`` for a gated head (its native score), else ``reward``, by default.
+    store : EvidenceStore, optional
+        What is measured is appended to it; then every reading has the rung that its records
+        support, as long as it is open. Paths are followed on all pairs that are patched then, since
+        scorecards are made on as many.
+    calibrate : bool
+        First make scorecards of the instruments on this model, on the pairs that are patched; see
+        :func:`~reward_lens.calibrate`. They need a store.
 
     Returns
     -------
@@ -137,8 +151,8 @@ def audit(
     Raises
     ------
     DataError
-        If no pair remains, a sample is below 1, a part names an id that is not among the pairs, or
-        the concept cannot be read.
+        If no pair remains, a sample is below 1, a part names an id that is not among the pairs, the
+        concept cannot be read, or there is no store to calibrate into.
     TokenizeError
         If an item of the concept is too long.
     """
@@ -150,6 +164,8 @@ def audit(
     signal.readout(chosen)  # an unknown one is refused before any work
     if causal_sample is not None and causal_sample < 1:
         raise DataError(f"causal_sample={causal_sample}: patch at least one pair")
+    if calibrate and store is None:
+        raise DataError("calibrate=True keeps its scorecards in an evidence store: give a store")
     concept = _read_concept(signal, concept, truncate)
     given, left_out = fitting_pairs(signal, every, truncate)
     some = given.sample(sample, seed)
@@ -164,13 +180,50 @@ def audit(
         evidence["preference"] = scores
     found = Audit(conformance, evidence, given, _worth_showing(given, scores), left_out)
     notes: list[str] = []
-    for job in Plan(signal, some, found.shown, causal_sample, seed, concept).jobs():
+    plan = Plan(signal, some, found.shown, causal_sample, seed, concept, store is not None)
+    if calibrate:
+        found = replace(found, calibration=_calibrated(signal, plan, store, told, notes, options))
+    for job in plan.jobs():
         notes += _run(job, signal, found, told, options)
     if signal.meta.dtype != "float32":
         with told.stage("batch effect", 2 * len(some)) as done:
             evidence["batch_effect"] = batch_effect(signal, some, scores, **options)
             done(2 * len(some))
+    if store is not None:
+        store.append_all(evidence.values())
     return replace(found, notes=tuple(notes))
+
+
+def _calibrated(
+    signal: ClassifierRM,
+    plan: Plan,
+    store: EvidenceStore | None,
+    told: Reporter,
+    notes: list[str],
+    options: dict[str, Any],
+) -> Calibration | None:
+    """Scorecards of the plan's instruments, or a note that says why there are none."""
+    names, pairs = plan.calibration()
+    with ExitStack() as stack:
+        bar: list[Callable[[int], None]] = []
+
+        def progress(done: int, total: int) -> None:
+            if not bar:
+                bar.append(stack.enter_context(told.stage("calibration", total)))
+            bar[0](1)
+
+        try:
+            found = make_scorecards(signal, pairs, names, store=store, seed=plan.seed,
+                                    max_pairs=len(pairs), progress=progress,
+                                    **options)  # fmt: skip
+        except RewardLensError as error:
+            notes.append(f"no scorecards were made: {error}")
+            return None
+    failed = {name: "; ".join(c.failures) for name, c in found.cards.items() if not c.passed}
+    notes += [f"{name} FAILED its scorecard on this model: {why}" for name, why in failed.items()]
+    notes += [f"{name} has no scorecard: {why}" for name, why in found.skipped.items()]
+    notes += found.notes
+    return found
 
 
 def _run(

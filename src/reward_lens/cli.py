@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from reward_lens import __version__
 from reward_lens.cli_audit import audit, demo
+from reward_lens.cli_calibrate import calibrate
 from reward_lens.cli_compare import compare
 from reward_lens.cli_evidence import evidence_app
 from reward_lens.cli_options import (
     DEBUG,
-    Bars,
     Base,
-    BatchTokens,
     Bos,
     Device,
     Download,
@@ -25,11 +23,9 @@ from reward_lens.cli_options import (
     Eos,
     Head,
     Json,
-    Limit,
     Model,
     PairFile,
     Position,
-    Readout,
     Revision,
     Sign,
     Template,
@@ -38,8 +34,8 @@ from reward_lens.cli_options import (
     load,
     plain_errors,
 )
-from reward_lens.cli_output import check_parent, cut_note, say_left_out
 from reward_lens.cli_run import run
+from reward_lens.cli_score import score
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -96,77 +92,6 @@ def conform(
 
 
 @app.command()
-def score(
-    ctx: typer.Context,
-    model: Model,
-    pairs: PairFile,
-    output: Annotated[Path, typer.Option("-o", "--output", help=".parquet, .csv or .jsonl")],
-    json: Json = False,
-    limit: Limit = None,
-    truncate: Truncate = "error",
-    readout: Readout = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    head: Head = None,
-    position: Position = "native",
-    template: Template = None,
-    bos: Bos = None,
-    eos: Eos = None,
-    sign: Sign = None,
-    base: Base = None,
-    revision: Revision = None,
-    batch_tokens: BatchTokens = 4096,
-    allow_download: Download = False,
-) -> None:
-    """Score both sides of every pair and write one row a pair."""
-    writers = {".parquet": "to_parquet", ".csv": "to_csv", ".jsonl": "to_json"}
-    if output.suffix not in writers:
-        typer.echo(f"reward-lens: {output}: end it in {', '.join(writers)}", err=True)
-        raise typer.Exit(2)
-    check_parent(output, pairs)
-    cut = checked_truncate(truncate)
-    from reward_lens.auditing import fitting_pairs
-    from reward_lens.data import load_pairs
-    from reward_lens.instruments import preference
-
-    with plain_errors():
-        given = load_pairs(pairs, limit=limit, allow_download=allow_download)
-        signal = load(model, ctx)
-        chosen = signal.readout(readout or signal.default_readout)
-        fit, left_out = fitting_pairs(signal, given, cut)
-        with Bars().stage("scores", 2 * len(fit)) as done:
-            found = preference(
-                signal,
-                fit,
-                readout=chosen.name,
-                truncate=cut,
-                batch_tokens=batch_tokens,
-                progress=done,
-            )
-    table = found.tables["scores"]
-    if output.suffix == ".parquet":
-        table.to_parquet(output, index=False)
-    elif output.suffix == ".csv":
-        table.to_csv(output, index=False)
-    else:
-        table.to_json(output, orient="records", lines=True, force_ascii=False, double_precision=15)
-    say_left_out(left_out)
-    i = found.interval("accuracy")
-    ties = int(found.tables["accuracy"]["ties"].iloc[0])
-    said_cut = cut_note(found, signal.meta)
-    if said_cut:
-        typer.echo(said_cut, err=True)
-    if json:
-        said = {"output": str(output), "pairs": len(fit), "readout": chosen.name,
-                "accuracy": i.estimate, "ties": ties}  # fmt: skip
-        typer.echo(jsonlib.dumps({**said, "truncation": said_cut, "left_out": left_out}))
-    else:
-        accuracy = f"accuracy {i.estimate:.3f} (ties count half: {ties})"
-        what = f"{chosen.name}{f' ({chosen.note})' if chosen.note else ''}"
-        typer.echo(f"{len(fit)} pairs scored by {what}, {accuracy}; wrote {output}")
-
-
-@app.command()
 def explain(
     ctx: typer.Context,
     model: Model,
@@ -200,7 +125,7 @@ def explain(
             typer.echo(f"pair {given.ids[k]}, {side}\n{signal.explain(item, cut)}\n")
 
 
-for command in (audit, run, compare, demo):
+for command in (score, audit, run, compare, calibrate, demo):
     app.command()(command)
 app.add_typer(evidence_app, name="evidence")
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reward_lens.cli_calibrate import say
 from reward_lens.cli_options import (
     Bars,
     Base,
@@ -39,7 +41,7 @@ from reward_lens.cli_values import read_concept
 if TYPE_CHECKING:
     from reward_lens.auditing import Audit
     from reward_lens.data import Pairs
-    from reward_lens.evidence import Evidence
+    from reward_lens.evidence import Evidence, EvidenceStore
     from reward_lens.signals import ClassifierRM, SignalMeta
 
 
@@ -62,6 +64,17 @@ def audit(
         Path | None,
         typer.Option(help="Labelled rows or pairs: how the reward answers to that concept."),
     ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Evidence store to append to; its records say how far to trust."),
+    ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option(
+            "--calibrate",
+            help="First plant rules in the model and see which instruments find them: minutes.",
+        ),
+    ] = False,
     truncate: Truncate = "error",
     readout: Readout = None,
     dtype: Dtype = None,
@@ -77,13 +90,19 @@ def audit(
     batch_tokens: BatchTokens = 4096,
     allow_download: Download = False,
 ) -> None:
-    """Prove the load, score pairs, run the instruments; write a report and its evidence."""
+    """Prove the load, score pairs, run the instruments; write a report and its evidence.
+
+    With --calibrate the store is OUTPUT.evidence.db unless it is named.
+    """
     check_parent(output, pairs)
     cut = checked_truncate(truncate)
+    if calibrate and store is None:
+        store = output.with_suffix(".evidence.db")
     from reward_lens.auditing import audit as run_audit
     from reward_lens.data import load_pairs
 
-    with plain_errors():
+    with ExitStack() as stack, plain_errors():
+        opened = None if store is None else stack.enter_context(_opened(store))
         given = load_pairs(pairs, limit=limit, allow_download=allow_download)
         parts = _parts(split, given)
         labelled = None if concept is None else read_concept(concept)
@@ -98,10 +117,19 @@ def audit(
             concept=labelled,
             truncate=cut,
             readout=readout,
+            store=opened,
+            calibrate=calibrate,
             batch_tokens=batch_tokens,
             reporter=Bars(),
         )
-    _finish(signal, found, output, json, notes=())
+        # Trust is asked of the store, so that the page is written while it is open.
+        _finish(signal, found, output, json, notes=(), store=store)
+
+
+def _opened(store: Path) -> EvidenceStore:
+    from reward_lens.evidence import EvidenceStore
+
+    return EvidenceStore(store)
 
 
 def _parts(split: Path | None, pairs: Pairs) -> dict[str, list[str]] | None:
@@ -126,6 +154,7 @@ def _finish(
     json: bool,
     notes: tuple[str, ...],
     title: str | None = None,
+    store: Path | None = None,
 ) -> None:
     """Write page and evidence, say where they are, exit by what was found."""
     from reward_lens.evidence import with_all_parents, write_jsonl
@@ -164,6 +193,8 @@ def _finish(
             "failed_checks": found.conformance.failed, "missing": found.missing,
             "accuracy": i.estimate, "pairs": len(found.pairs), "left_out": found.left_out,
             "forwards": found.forwards, "not_offered": found.not_offered,
+            "store": None if store is None else str(store),
+            "trust": {name: e.trust.name.lower() for name, e in found.evidence.items()},
         }))  # fmt: skip
     else:
         if not found.conformance.passed:
@@ -174,7 +205,20 @@ def _finish(
         typer.echo(f"cost: {found.forwards:.0f} forwards of one item")
         typer.echo(f"report: {output}")
         typer.echo(f"evidence: {beside}")
+        if found.calibration is not None:
+            say(found.calibration)
+        if store is not None:
+            _say_trust(found, store)
     raise typer.Exit(0 if found.passed else 1)
+
+
+def _say_trust(found: Audit, store: Path) -> None:
+    """Print which measurements stand above exploratory, and which instruments failed."""
+    standings = {name: e.standing for name, e in found.evidence.items()}
+    for name, standing in standings.items():
+        if standing.above or standing.failed:
+            typer.echo(f"{name}: {standing.name}")
+    typer.echo(f"store: {store}")
 
 
 def _place(meta: SignalMeta) -> str:

@@ -7,7 +7,6 @@ import dataclasses
 import pytest
 from trust_kit import (
     calibrated,
-    card_of,
     grid,
     organisms,
     planted,
@@ -169,7 +168,7 @@ def test_a_null_may_be_read_where_its_rule_would_have_been(empty_store):
     evidence, trials = organisms()
     # The model has a strong component of its own; the null is of another one.
     own = grid({"L0.attn_out": 0.9, "L1.mlp_out": 0.04}, data="null", signal="null",
-               interventions=("plant", "patch"))  # fmt: skip
+               interventions=("planted rule", "patch"))  # fmt: skip
     k = next(k for k, t in enumerate(trials) if t.dose == 0)
     at = {"evidence": own.id, "organism": "null", "reading": 0.04}
     e = grid(STRONG)
@@ -193,10 +192,48 @@ def test_a_card_read_from_another_measurement_is_not_relied_on(empty_store):
     assert "dtype is 'bfloat16' here" in said(store, e)
 
 
-def test_plants_may_be_on_the_model_with_an_intervention_more(calibrated_store):
+def test_an_organism_is_judged_by_the_cards_of_the_model(calibrated_store):
     store = calibrated_store
-    card = card_of(store)
-    e = store.get(card.trials[0].evidence)
-    assert e.subject.interventions == ("plant", "patch")
-    assert card.mismatch(e)
-    assert not card.mismatch(e, planted=True)
+    rule = "planted mlp write in L1.mlp_out, 2 SD, 0123"
+    strong = grid(STRONG, data="sides drawn", interventions=(rule, "patch"))
+    weak = grid({"L1.mlp_out": 0.3}, data="sides drawn", interventions=(rule, "patch"))
+    store.append_all([strong, weak])
+    assert store.trust(strong.id) is CALIBRATED
+    assert store.trust(weak.id) is EXPLORATORY
+    assert "under the detection limit of 0.5 SD" in said(store, weak)
+
+
+@pytest.mark.parametrize("done", ["ablate L0.mlp_out", "steer planted L0.mlp_out", "planted"])
+def test_a_card_does_not_speak_of_a_model_that_something_else_is_done_to(calibrated_store, done):
+    store = calibrated_store
+    rule = "planted mlp write in L1.mlp_out, 2 SD, 0123"
+    for k, interventions in enumerate([(done, "patch"), (rule, done, "patch")]):
+        e = grid(STRONG, data=f"d{k}", interventions=interventions)
+        store.append(e)
+        assert store.trust(e.id) is EXPLORATORY
+        assert f"interventions is ({done!r}, 'patch') here" in said(store, e)
+
+
+def test_a_trial_in_which_nothing_was_planted_is_none(empty_store):
+    store = empty_store
+    evidence, trials = organisms()
+    own, e = grid({"L0.attn_out": 0.1}, half=10.0, data="own"), grid(STRONG)
+    trials[0] = dataclasses.replace(trials[0], evidence=own.id)
+    store.append_all([*evidence, own, scorecard(trials), e])
+    assert e.trust is EXPLORATORY
+    assert "nothing was planted in the model that it is of" in said(store, e)
+
+
+def test_a_rule_in_a_component_that_was_not_looked_at_is_one_that_was_missed(empty_store):
+    store = empty_store
+    evidence, trials = organisms()
+    missed = {"place": "noise L9.mlp_out", "reading": 0.0, "covered": None}
+    at_half = next(k for k, t in enumerate(trials) if t.dose == 0.5)
+    trials[at_half] = dataclasses.replace(trials[at_half], **missed)
+    e = grid(STRONG)
+    store.append_all([*evidence, scorecard(trials), e])
+    assert e.trust is CALIBRATED
+    null = next(k for k, t in enumerate(trials) if t.dose == 0)
+    trials[null] = dataclasses.replace(trials[null], place="noise L9.mlp_out", reading=0.0)
+    store.append(scorecard(trials))
+    assert "cannot be relied on: trial on organism-null" in said(store, e)

@@ -64,6 +64,11 @@ FAILED = {
     "cries wolf": (organisms(false=2)[1], {}, "2 of 60 nulls.*up to 10.1%, above 10%"),
     "one kind": (organisms()[1], {"fixed_on": "write"}, "no rule.*kind other than 'write'"),
     "no trials": ((), {}, "no rule was planted.*0 nulls"),
+    "another unit": (
+        [dataclasses.replace(t, reading=10 * t.reading) if t.dose >= 0.5 else t
+         for t in organisms()[1]],
+        {}, "it reads the median rule at 10 times its size",
+    ),
     "narrow": (
         [dataclasses.replace(t, covered=k % 5 > 0) if t.dose else t
          for k, t in enumerate(organisms()[1])],

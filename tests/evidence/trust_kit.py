@@ -78,7 +78,7 @@ def planted(k, place, dose, *, read=None, **changes):
     read = dose if read is None else read
     name = f"organism-{k}"
     found = grid({place: read} if place else {SITES[0]: read}, data=f"data-{k}", signal=name,
-                 interventions=("plant", "patch"), **changes)  # fmt: skip
+                 interventions=("planted rule", "patch"), **changes)  # fmt: skip
     size = READING.sizes(found, SD, ("attn_out", "mlp_out"))
     label = f"noise {place}" if place else ""
     return found, {

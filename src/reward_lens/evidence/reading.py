@@ -177,6 +177,16 @@ class Reading:
         EvidenceError
             If there is no such row, or it has no interval.
         """
+        ends = self._interval(evidence, label)
+        if ends is None:
+            raise EvidenceError(f"{evidence.id} has no interval for {label!r}")
+        return bool(ends[0] <= truth <= ends[1])
+
+    def has_interval(self, evidence: Evidence, label: str) -> bool:
+        """Whether the row that ``label`` names is there and has an interval."""
+        return self.step is None and self._interval(evidence, label) is not None
+
+    def _interval(self, evidence: Evidence, label: str) -> tuple[float, float] | None:
         if self.step is not None:
             raise EvidenceError("the gain from row to row has no interval in the table")
         table = self._chosen(evidence, (self.low, self.high))
@@ -184,8 +194,8 @@ class Reading:
             self._names(table), table[self.low], table[self.high], strict=True
         ):
             if name == label and math.isfinite(low) and math.isfinite(high):
-                return bool(low <= truth <= high)
-        raise EvidenceError(f"{evidence.id} has no interval for {label!r}")
+                return float(low), float(high)
+        return None
 
     def _chosen(self, evidence: Evidence, more: tuple[str, ...] = ()) -> pd.DataFrame:
         columns = {*self.labels, self.effect, *self.where, *more}

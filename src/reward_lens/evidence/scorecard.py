@@ -29,12 +29,17 @@ from reward_lens.evidence.parts import (
 from reward_lens.evidence.reading import Reading
 from reward_lens.evidence.record import Evidence
 
-#: What a card must show to pass: organisms at the detection dose, nulls, the share found, and the
-#: upper bound (95 %) on the rate at which nulls are taken for rules.
+#: What a card must show to pass: organisms at the detection dose, nulls, the share found, the upper
+#: bound (95 %) on the rate at which nulls are taken for rules, and by which factor the median rule
+#: that is found may be read too large or too small.
 MIN_ORGANISMS = 20
 MIN_NULLS = 60
 RECOVERY = 0.9
 MAX_FALSE_POSITIVES = 0.1
+MAX_FACTOR = 1.5
+
+#: What an evidence of an organism says was done to its signal begins with this.
+PLANTED = "planted "
 
 #: Parameters that say how a measurement is carried out, or which rows of it are looked at, but not
 #: what a row means.
@@ -221,6 +226,15 @@ class Scorecard:
         return (sum(known) / len(known) if known else math.nan), len(known)
 
     @property
+    def size(self) -> float:
+        """Median of reading over dose, of the rules from the detection dose on; NaN without one.
+
+        A threshold that is fixed on the instrument's own nulls does not see a wrong unit.
+        """
+        found = [t.reading / t.dose for t in self.planted if t.dose >= self.detection_dose]
+        return float(np.median(found)) if found else math.nan
+
+    @property
     def failures(self) -> tuple[str, ...]:
         """What keeps it from passing, in words; empty if it passes."""
         said = []
@@ -231,6 +245,8 @@ class Scorecard:
                 f"at the largest doses fewer than {RECOVERY:.0%} of the rules were found, or fewer "
                 f"than {MIN_ORGANISMS} were planted"
             )
+        elif not 1 / MAX_FACTOR <= self.size <= MAX_FACTOR:
+            said.append(f"it reads the median rule at {self.size:.3g} times its size")
         if len(self.nulls) < MIN_NULLS:
             said.append(f"{len(self.nulls)} nulls were tried, {MIN_NULLS} are needed")
         elif self.false_positives[1] > MAX_FALSE_POSITIVES:
@@ -262,13 +278,12 @@ class Scorecard:
         Parameters
         ----------
         planted : bool
-            The evidence is of an organism: another signal, and the plant is an intervention.
+            The evidence is what a trial was read from: of an organism, which may be a signal of its
+            own.
         """
         theirs = observables(evidence)
         s, p = evidence.subject, evidence.provenance
         ours = dict(self.observables)
-        if planted:
-            theirs.pop("interventions"), ours.pop("interventions", None)
         pairs = [
             ("instrument", self.instrument, evidence.instrument),
             ("version", self.version, evidence.version),
@@ -278,6 +293,8 @@ class Scorecard:
         ]
         if not planted:
             pairs.insert(0, ("signal", self.signal, s.signal))
+        elif s.signal == self.signal and not _plants(evidence):
+            return "nothing was planted in the model that it is of"
         for name, mine, other in pairs:
             if mine != other:
                 return f"{name} is {other!r} here, and {mine!r} on the card"
@@ -335,7 +352,8 @@ class Scorecard:
             f"planted: {kinds} (in {', '.join(self.site_kinds) or 'no site'}); threshold "
             f"{self.threshold:.3g} SD of the margin, fixed on {self.fixed_on}",
             f"found at each dose: {doses or 'none tried'}",
-            f"found in nine of ten from {self.detection_dose:.3g} SD of the margin",
+            f"found in nine of ten from {self.detection_dose:.3g} SD of the margin on, the median "
+            f"at {self.size:.3g} times its size",
             f"false positives: {k} of {len(self.nulls)} nulls, at most {bound:.1%}",
             f"coverage of its {self.level:.0%} intervals: "
             + (f"{share:.1%} of {n}" if n else "not tested"),
@@ -352,12 +370,18 @@ def observables(evidence: Evidence) -> dict[str, Any]:
     """What a scorecard and an evidence must have in common beside instrument, model and size.
 
     Every parameter but the inert ones (:data:`INERT`), the token that was read, the interventions
-    and the frame. Numbers and sequences are compared as they are.
+    but planted rules (a card speaks of organisms of the model as of the model itself: they are what
+    it was made on), and the frame. Numbers and sequences are compared as they are.
     """
     s = evidence.subject
     found = {k: v for k, v in evidence.provenance.parameters.items() if k not in INERT}
     found |= {"position": s.notes.get("position"), "frame": s.frame}
-    return {**found, "interventions": s.interventions}
+    planted = _plants(evidence)
+    return {**found, "interventions": tuple(i for i in s.interventions if i not in planted)}
+
+
+def _plants(evidence: Evidence) -> list[str]:
+    return [i for i in evidence.subject.interventions if i.startswith(PLANTED)]
 
 
 def n_of(evidence: Evidence) -> int:

@@ -49,6 +49,8 @@ class Standing:
         Readings under the detection limit.
     records : tuple of str
         Ids of the records it follows from.
+    failed : bool
+        Whether the instrument failed the scorecard that speaks of it.
     """
 
     level: TrustLevel
@@ -56,6 +58,7 @@ class Standing:
     above: Mapping[str, float] = field(default_factory=dict)
     below: Mapping[str, float] = field(default_factory=dict)
     records: tuple[str, ...] = ()
+    failed: bool = False
 
     def __post_init__(self) -> None:
         for name in ("above", "below"):
@@ -65,6 +68,11 @@ class Standing:
     def meaning(self) -> str:
         """What the rung says, in a clause."""
         return MEANING[self.level]
+
+    @property
+    def name(self) -> str:
+        """The rung in a word or two, for labels."""
+        return self.level.name.lower() + (", FAILED its scorecard" if self.failed else "")
 
     @property
     def licence(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from reward_lens.errors import EvidenceError
@@ -80,6 +81,7 @@ class Ladder:
             calibrated.above,
             calibrated.below,
             tuple(dict.fromkeys(records)),
+            calibrated.failed,
         )
 
     # Calibration.
@@ -109,7 +111,7 @@ class Ladder:
                     f"{'; '.join(card.failures)}")  # fmt: skip
         else:
             return _above_the_dose(card, evidence, sum(not c.passed for c in ours[1:])), card
-        return _exploratory(said, card.id), None
+        return replace(_exploratory(said, card.id), failed=not doubt), None
 
     def _card(self, id: str) -> Scorecard:
         card = self._book.get(id)
@@ -138,7 +140,9 @@ class Ladder:
                 covered = card.reading.covers(evidence, trial.place, trial.truth)
         except EvidenceError as error:
             return f"{of}: {error}"
-        read = sizes.get(trial.place, math.nan) if trial.place else max(sizes.values(), default=0.0)
+        # A planted rule whose row is not there was not found; a null is read where there is a row.
+        absent = 0.0 if trial.dose > 0 else math.nan
+        read = sizes.get(trial.place, absent) if trial.place else max(sizes.values(), default=0.0)
         if not math.isclose(read, trial.reading, rel_tol=_SAME, abs_tol=_SAME):
             return f"{of}: the card says {trial.reading:.4g} SD, the evidence {read:.4g}"
         if covered != trial.covered:

@@ -7,6 +7,8 @@ the user's own signal by hooks; its trunk with another head, fitted or trained; 
 from collections.abc import Callable
 
 from reward_lens.organisms.answer_key import READINGS, AnswerKey
+from reward_lens.organisms.calibration import calibrate
+from reward_lens.organisms.calibration_cards import Calibration
 from reward_lens.organisms.confounded import Marker
 from reward_lens.organisms.gauge_twin import Rescaled, make_gauge_twin
 from reward_lens.organisms.made_organism import TrainedOrganism
@@ -40,6 +42,7 @@ __all__ = [
     "FEATURES",
     "READINGS",
     "AnswerKey",
+    "Calibration",
     "Feature",
     "Marker",
     "Organism",
@@ -47,6 +50,7 @@ __all__ = [
     "ReadStates",
     "Rescaled",
     "TrainedOrganism",
+    "calibrate",
     "concept_head",
     "feature_values",
     "linear_rule",

@@ -15,6 +15,7 @@ from reward_lens.backbone import KeptRuns
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import CapabilityError, DataError, NumericsError
 from reward_lens.evidence import fingerprint
+from reward_lens.evidence.scorecard import PLANTED
 from reward_lens.organisms.ground import Ground
 from reward_lens.organisms.rules import RULES, Relays, Rule, Writes, no_such_kind
 from reward_lens.organisms.triggers import Trigger, drawn_trigger
@@ -23,8 +24,6 @@ from reward_lens.signals.classifier import BATCH_TOKENS
 
 #: Bytes of keys and values that are kept of the clean runs.
 KEPT_BYTES = 4 * 2**30
-#: What an evidence of an organism says was done begins with this.
-PLANTED = "planted "
 #: A rule's size may miss what was asked for by this share.
 TOLERANCE = 0.05
 _DRAWS = 12

@@ -92,7 +92,7 @@ def labels(e: Evidence, *, units: str = "", n: str = "", intervals: str = "no in
         *([count] if count else []),
         intervals,
         *([f"run as {', '.join(dict.fromkeys(executors))}"] if len(executors) else []),
-        f"trust {e.trust.name.lower()}",
+        f"trust {e.standing.name}",
         *([str(note)] if note else []),
     ]
     return " · ".join(said)

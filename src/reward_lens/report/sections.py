@@ -23,6 +23,7 @@ from reward_lens.report.parts import (
     labels,
     records,
 )
+from reward_lens.report.standings import standings_section
 from reward_lens.report.summary import because, summary
 
 
@@ -43,6 +44,7 @@ def build_sections(
         found.append(_batch_effect(evidence["batch_effect"], number))
     if "token_map" in evidence or "source_attribution" in evidence:
         found.append(pair_section(evidence, shown, number))
+    found += [section] if (section := standings_section(evidence)) is not None else []
     if missing:
         rows: list[list[Cell]] = [[k, v] for k, v in missing.items()]
         table = Table("What did not run, and why", ["instrument", "reason"], rows, open=True)

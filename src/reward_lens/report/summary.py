@@ -10,6 +10,7 @@ from markupsafe import Markup
 from reward_lens.evidence import Evidence, Interval
 from reward_lens.report.numbers import Numbers
 from reward_lens.report.parts import Cell, interval
+from reward_lens.report.standings import trust_answer
 
 
 def summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str, Cell]]:
@@ -50,12 +51,7 @@ def summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str
         ))  # fmt: skip
     if "patch_grid" in evidence:
         said.append(("What causes it?", _largest_cause(evidence, number)))
-    lowest = min(e.trust for e in evidence.values()).name.lower()
-    said.append((
-        "How far can this be trusted?",
-        f"The lowest trust of any number here is {lowest}. Exploratory means that no planted rule "
-        f"has shown that the instrument finds what it should on this model: leads, not findings.",
-    ))  # fmt: skip
+    said.append(("How far can this be trusted?", trust_answer(evidence)))
     return said
 
 
