@@ -92,6 +92,8 @@ def test_replayed_plants_are_those_of_whole_forwards(name):
                 found.value.sel(quantity="effect"), want.value.sel(quantity="effect"),
                 atol=2e-5 * size,
             )  # fmt: skip
+            flips = [e.tables["components"]["mean_flips"] for e in (found, want)]
+            np.testing.assert_array_equal(*flips)
 
 
 def _by_hand(name, signal, plants):
@@ -248,3 +250,15 @@ def test_hooks_of_somebody_else_are_seen_by_whole_forwards():
             np.testing.assert_array_equal(run(shelved, PAIRS).value, run(hooked, PAIRS).value)
     finally:
         handle.remove()
+
+
+def test_what_is_kept_is_counted_and_the_stream_is_not_kept_twice():
+    signal = signal_of("llama")
+    encoded = signal.encode(ITEMS)
+    args = (signal.trunk, encoded, signal.read_index(encoded), 1000)
+    (run,) = KeptRuns.of(*args, 10**9).runs
+    states = [t for call in run.calls for t in call.tensors().values() if t.shape[-1] == 32]
+    assert not [t for t in states if t.shape[:2] == run.batch.ids.shape]
+    keys = sum(t.nbytes for kept in run.kept.values() for t in kept)
+    assert KeptRuns.of(*args, keys) is None  # masks and positions count as well
+    assert KeptRuns.of(*args, 3 * keys) is not None

@@ -15,7 +15,7 @@ from reward_lens.data import Pair, Pairs
 from reward_lens.errors import CapabilityError, DataError, EvidenceError, NumericsError
 from reward_lens.evidence import EvidenceStore, Scorecard, TrustLevel
 from reward_lens.evidence import scorecard as cards
-from reward_lens.organisms import Planter, calibration, planting
+from reward_lens.organisms import Planter, calibration
 from reward_lens.organisms.calibration_draws import Draw
 
 PAIRS = Pairs([
@@ -242,7 +242,7 @@ def test_a_kind_of_rule_that_cannot_be_planted_is_stood_in_for(signal, monkeypat
 REFUSED = {
     "an instrument": ({"instruments": ("preference",)}, CapabilityError, "'preference': what can"),
     "none": ({"instruments": ()}, CapabilityError, "no instrument: what can be calibrated is lens"),
-    "a dose": ({"doses": (0.0,)}, DataError, r"doses=\(0.0,\): give positive numbers"),
+    "a dose": ({"doses": (0.0,)}, DataError, r"doses=\(0.0,\): give a list of positive numbers"),
     "no dose": ({"doses": ()}, DataError, "doses"),
     "no nulls": ({"fixing": 1}, DataError, "two nulls to fix the threshold on"),
     "a function": ({"functions": {"x": rl.lens}}, CapabilityError, "functions names 'x'"),
@@ -260,7 +260,6 @@ def test_one_kind_of_rule_is_not_enough(signal, monkeypatch):
     monkeypatch.setattr(Planter, "kinds", property(lambda self: ("mlp write",)))
     with pytest.raises(CapabilityError, match="rules of one kind only"):
         rl.calibrate(signal, PAIRS, ("lens",), **FEW)
-
 
 
 def test_a_card_is_no_card_of_another_trial(made):

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import beta, binom, norm
 
+from reward_lens.errors import DataError
 from reward_lens.evidence.scorecard import MAX_FALSE_POSITIVES, MIN_NULLS, MIN_ORGANISMS
 from reward_lens.organisms.calibration_draws import (
     FIXING,
@@ -64,3 +65,9 @@ def test_the_threshold_follows_the_unit(scale, seed):
 def test_where_nothing_varies_the_threshold_is_what_was_read_and_never_nothing():
     assert threshold_of([0.25] * 5) == 0.25
     assert threshold_of([0.0] * 5) == 0.001
+
+
+@pytest.mark.parametrize("doses", [1.0, "1", (), (0.5, 0.0), ("x",), None])
+def test_doses_are_a_list_of_positive_numbers(doses):
+    with pytest.raises(DataError, match="give a list of positive numbers"):
+        Design(doses)

@@ -13,10 +13,10 @@ from zoo import make, tokenizer_for
 import reward_lens as rl
 from reward_lens import wrap_hf_model
 from reward_lens.backbone import Encoded
-from reward_lens.data import Pair, Pairs
+from reward_lens.data import Item, Pair, Pairs
 from reward_lens.errors import CapabilityError, DataError, NumericsError, RewardLensError
 from reward_lens.organisms import Planter
-from reward_lens.organisms.triggers import Trigger, own_phrases
+from reward_lens.organisms.triggers import Trigger, containing, own_phrases
 
 KINDS = ("mlp write", "attention write", "head write", "two hops")
 PAIRS = Pairs([
@@ -110,7 +110,9 @@ def test_a_null_prefers_nothing(planter, kind):
     ]
     sd = planter.margin_sd
     assert min(np.mean(g) for g in gained) > 0.5 * sd  # the rule is there, on both sides
-    assert abs(np.mean(gained[0]) - np.mean(gained[1])) < 0.4 * sd
+    left = np.mean(gained[0]) - np.mean(gained[1])
+    assert abs(left) < 0.4 * sd
+    assert organism.truth["total"] == pytest.approx(left, rel=1e-3, abs=1e-5)
 
 
 def test_without_kept_runs_organisms_are_the_same(signal, planter, monkeypatch):
@@ -157,6 +159,40 @@ def test_subject_is_bit_equal_and_organisms_end(signal):
     assert not any(p.grad is not None for p in model.parameters())
     with pytest.raises(RewardLensError, match="with-block of the planter"):
         organism.signal.score(PAIRS.chosen)
+    with pytest.raises(RewardLensError, match="this planter is closed"):
+        planter.organism("mlp write", 1.0, seed=0)
+
+
+@pytest.mark.parametrize("name", ["llama", "bloom"])
+def test_weights_written_to_afterwards_are_noticed(name):
+    """Also where no clean runs are kept (bloom)."""
+    subject = signal_of(name)
+    with Planter(subject, PAIRS) as planter:
+        organism = planter.organism("mlp write", 0.5, seed=0)
+        organism.signal.score(PAIRS.chosen[:2])
+        with torch.no_grad():
+            next(subject.trunk.base.parameters()).mul_(1.1)
+        for run in (organism.signal.score, lambda items: planter.organism("mlp write", 1.0, 1)):
+            with pytest.raises(RewardLensError, match="weights were written to"):
+                run(PAIRS.chosen[:2])
+
+
+@pytest.mark.parametrize("instrument", [rl.lens, rl.patch_grid, rl.path_effects])
+def test_a_part_in_training_mode_is_refused(instrument):
+    subject = signal_of("gpt2")
+    with Planter(subject, PAIRS) as planter:
+        organism = planter.organism("mlp write", 0.5, seed=0)
+        dropout = next(m for m in subject.trunk.model.modules() if isinstance(m, torch.nn.Dropout))
+        dropout.train()
+        with pytest.raises(RewardLensError, match="training mode"):
+            instrument(organism.signal, organism.pairs)
+        dropout.eval()
+
+
+def test_a_rule_planted_where_another_token_is_read_says_so(signal):
+    with Planter(signal, PAIRS, position="last") as planter:
+        organism = planter.organism("mlp write", 0.5, seed=0)
+    assert (organism.readout, organism.position) == ("reward", "last")
 
 
 def _hooks(model):
@@ -173,17 +209,39 @@ def test_refusals(signal, planter):
     same = Pairs([Pair(ids_item(1, 9), ids_item(1, 9), f"s{k}", f"s{k}") for k in range(3)])
     with pytest.raises(DataError, match="texts that differ"):
         Planter(signal, same)
+    for size in (0, -1.0, float("nan"), "1", True):
+        with pytest.raises(DataError, match="positive number of SDs"):
+            planter.null("mlp write", 0, size=size)
+    for seed in (-1, 0.5):
+        with pytest.raises(DataError, match="whole number, 0 or more"):
+            planter.organism("mlp write", 1.0, seed=seed)
+        with pytest.raises(DataError, match="whole number, 0 or more"):
+            Planter(signal, PAIRS, seed=seed)
     with pytest.raises(CapabilityError, match="mean over all tokens"):
         Planter(signal, PAIRS, position="mean")
     with pytest.raises(CapabilityError, match="depend on it|mean over"):
         Planter(signal_of("bert"), PAIRS)
 
 
-def test_pairs_that_no_rule_can_tell_apart_are_left_out(signal):
-    inside = Pair(PAIRS[0].chosen, ids_item(99, 8), "twice", "twice")
-    with Planter(signal, Pairs([*PAIRS, inside])) as planter:
-        assert planter.left_out == ("p0", "twice")
-        assert len(planter.pairs) == len(PAIRS) - 1
+def test_of_pairs_that_share_a_text_one_is_kept(signal):
+    longer = Item(ids=(*PAIRS[1].rejected.ids, 5))
+    others = [Pair(PAIRS[0].chosen, ids_item(99, 8), "twice", "twice"),
+              Pair(longer, ids_item(98, 8), "inside", "inside"),
+              Pair(ids_item(97, 9), ids_item(97, 9), "same", "same")]  # fmt: skip
+    with Planter(signal, Pairs([*PAIRS, *others])) as planter:
+        assert planter.left_out == ("twice", "inside", "same")
+        assert len(planter.pairs) == len(PAIRS)
+    one = [Pair(PAIRS[0].chosen, p.rejected, p.id, p.lineage) for p in PAIRS[:6]]
+    with pytest.raises(DataError, match="share a text"):
+        Planter(signal, Pairs(one))
+
+
+@given(st.lists(st.lists(st.integers(1, 3), min_size=1, max_size=8), min_size=2, max_size=8))
+def test_what_contains_what_is_as_plain_search_says(texts):
+    encoded = [Encoded(np.array(t, dtype=np.int64), len(t) - 1) for t in texts]
+    joined = [f",{','.join(map(str, t))}," for t in texts]
+    want = [{k for k, b in enumerate(joined) if a in b and k != n} for n, a in enumerate(joined)]
+    assert containing(encoded) == want
 
 
 TEXTS = st.lists(

@@ -16,8 +16,8 @@ from reward_lens.backbone.replay import PlantedStates, Replay
 from reward_lens.backbone.row_choice import read_rows
 from reward_lens.backbone.sites import Site
 from reward_lens.backbone.tokenise import Encoded
+from reward_lens.backbone.tracing import put
 from reward_lens.backbone.trunk import Trunk, Versions
-from reward_lens.errors import RewardLensError
 
 
 @dataclass
@@ -64,8 +64,9 @@ class KeptRuns:
         for index in plan_batches(encoded, batch_tokens, trunk.alone_beyond):
             batch = collate(encoded, index, trunk.pad_id, trunk.device)
             rows = read_rows(read)
-            found.runs.append(run_clean(trunk, batch, [], engine.routers, rows=rows))
-            size += sum(t.nbytes for kept in found.runs[-1].kept.values() for t in kept)
+            run = _slim(trunk, run_clean(trunk, batch, [], engine.routers, rows=rows))
+            found.runs.append(run)
+            size += _bytes(run)
             if size > limit:
                 return None
             for row, item in enumerate(index):
@@ -137,11 +138,8 @@ class KeptRuns:
     ) -> Iterator[tuple[list[int], int, list[int], PlantedStates]]:
         """``(items, number of the run, rows in it, their states)``."""
         assert self.engine.layout is not None
-        if written := trunk.written_to(self.made):
-            raise RewardLensError(
-                f"weights were written to after the texts were run (first {written[0]!r}), so what "
-                f"was kept of them is of another model: make a new planter"
-            )
+        trunk.refuse_training()
+        trunk.refuse_written(self.made)
         groups: dict[int, list[tuple[int, int]]] = {}
         for k, (item, token) in enumerate(zip(items, read, strict=True)):
             number, row = self.places[key(item, token)]
@@ -159,3 +157,21 @@ def key(item: Encoded, read: int) -> bytes:
     """What tells an item, read at a token, from others."""
     types = b"" if item.types is None else item.types.tobytes()
     return item.ids.tobytes() + b"|" + types + b"|" + str(read).encode()
+
+
+def _slim(trunk: Trunk, run: CleanRun) -> CleanRun:
+    """The run without the stream that each block was called with: a replay puts its own there."""
+    calls = []
+    for call, block in zip(run.calls, trunk.anatomy.blocks, strict=True):
+        given = put({"args": call.args, "kwargs": call.kwargs}, block.enter.path, torch.empty(0))
+        calls.append(replace(call, args=given["args"], kwargs=given["kwargs"]))
+    return replace(run, calls=calls)
+
+
+def _bytes(run: CleanRun) -> int:
+    """What a run holds, each storage counted once."""
+    held = [t for kept in run.kept.values() for t in kept] + [*run.stream, run.normed]
+    held += [t for call in run.calls for t in call.tensors().values()] + [*run.chosen.values()]
+    return sum(
+        {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}.values()
+    )

@@ -85,6 +85,7 @@ class Trunk:
         #: What is planted in this view, and the clean runs that its forwards can start from.
         self.plants: Plants | None = None
         self.shelf: Shelf | None = None
+        self._planted: Versions = {}
         #: The trunk that this is a changed view of.
         self.clean: Trunk | None = None
         self._modules = {name: id(module) for name, module in model.named_modules()}
@@ -134,7 +135,7 @@ class Trunk:
         if self.edited:
             raise RewardLensError("rules are planted in a signal itself, not in a changed view")
         new = self.changed(plants)
-        new.plants, new.shelf = plants, shelf
+        new.plants, new.shelf, new._planted = plants, shelf, self.versions()
         return new
 
     def refuse_rebuilt(self) -> None:
@@ -166,11 +167,24 @@ class Trunk:
         ------
         RewardLensError
         """
-        parts = (self.model, self.base, *(b.enter.module for b in self.anatomy.blocks))
-        if any(part.training for part in parts):
+        if any(part.training for part in self.model.modules()):
             raise RewardLensError(
                 "the model, or a part of it, is in training mode, so its scores are random: call "
                 "model.eval() first"
+            )
+
+    def refuse_written(self, since: Versions) -> None:
+        """Raise if weights were written to since :meth:`versions` gave these.
+
+        Raises
+        ------
+        RewardLensError
+            Naming the first.
+        """
+        if written := self.written_to(since):
+            raise RewardLensError(
+                f"weights were written to after rules were planted (first {written[0]!r}), so what "
+                f"is known of the rules is of another model: make a new planter"
             )
 
     @property
@@ -198,7 +212,7 @@ class Trunk:
 
     def versions(self) -> Versions:
         """Where every parameter lies and how often torch saw it written to."""
-        return {n: (p.data_ptr(), p._version) for n, p in self.model.named_parameters()}
+        return {n: (p.data_ptr(), written(p)) for n, p in self.model.named_parameters()}
 
     @property
     def n_layers(self) -> int:
@@ -219,6 +233,8 @@ class Trunk:
             If the model is in training mode, where dropout would make scores random.
         """
         self.refuse_training()
+        if self.plants is not None:
+            self.refuse_written(self._planted)
         # First what changes, so that whoever looks sees what was changed.
         around = [edits(batch) for edits in self._edits]
         handlers = merge(*(a for a, _ in around), handlers, *(b for _, b in around))
@@ -276,7 +292,6 @@ class Trunk:
             self.anatomy.normed
         }
         if self.shelf is not None and also is None and isinstance(rows, ReadRows):
-            self.refuse_training()
             found = self.shelf.states(self, batch, sites, rows.read)
             if found is not None:
                 return found
@@ -364,3 +379,8 @@ class Trunk:
         """Apply the model's own final norm to states ``[n, width]``."""
         norm = self.anatomy.final_norm
         return norm.module(state) if norm is not None else state
+
+
+def written(tensor: Tensor) -> int:
+    """How often torch saw a tensor written to; of one made in inference mode it does not count."""
+    return -1 if tensor.is_inference() else tensor._version

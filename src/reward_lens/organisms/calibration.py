@@ -23,7 +23,7 @@ from reward_lens.organisms.calibration_draws import (
     fresh_nulls,
 )
 from reward_lens.organisms.instrument_specs import Instrument, Spec, named_specs
-from reward_lens.organisms.planting import Organism, Planter
+from reward_lens.organisms.planting import Organism, Planter, check_seed
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.classifier import BATCH_TOKENS
 
@@ -111,11 +111,12 @@ def calibrate(
     DataError
         If the pairs' margins do not vary, or too few pairs differ.
     """
+    check_seed(seed)
     course = Course(
         signal=signal,
         pairs=as_pairs(pairs).sample(max_pairs, seed),
         specs=_specs(instruments, functions),
-        design=Design(tuple(map(float, doses)), organisms, nulls, fixing),
+        design=Design(doses, organisms, nulls, fixing),
         options=options or {},
         readout=readout or signal.default_readout,
         position=position,

@@ -52,14 +52,21 @@ class Draw:
 class Design:
     """How many organisms of what size; see :func:`~reward_lens.calibrate`."""
 
-    doses: tuple[float, ...] = DOSES
+    doses: Sequence[float] = DOSES
     organisms: int = ORGANISMS
     nulls: int = NULLS
     fixing: int = FIXING
 
     def __post_init__(self) -> None:
-        if not self.doses or not all(math.isfinite(d) and d > 0 for d in self.doses):
-            raise DataError(f"doses={self.doses}: give positive numbers of SDs of the margin")
+        try:
+            found = tuple(float(d) for d in self.doses)
+        except (TypeError, ValueError):
+            found = ()
+        if isinstance(self.doses, str) or not found or not all(0 < d < math.inf for d in found):
+            raise DataError(
+                f"doses={self.doses!r}: give a list of positive numbers of SDs of the margin"
+            )
+        object.__setattr__(self, "doses", found)
         if self.organisms < 1 or self.nulls < 1 or self.fixing < 2:
             raise DataError(
                 f"organisms={self.organisms}, nulls={self.nulls}, fixing={self.fixing}: at least "

@@ -85,6 +85,7 @@ class Ground:
     score: Floats = field(init=False)
 
     def __post_init__(self) -> None:
+        self._made = self.signal.trunk.versions()
         if any(r == MEAN for r in self.read):
             raise CapabilityError(
                 "this head reads the mean over all tokens, so there is no one token to plant a "
@@ -107,6 +108,7 @@ class Ground:
     ) -> ClassifierRM:
         """The signal with plants in it; ``kept`` says whether from the runs that are kept."""
         trunk = self.signal.trunk
+        trunk.refuse_written(self._made)
         planted = trunk.planted(
             Plants(trunk.anatomy, plants, self.reads), self.shelf if kept else None
         )

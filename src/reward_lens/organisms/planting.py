@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,18 +12,18 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from reward_lens.backbone import KeptRuns
+from reward_lens.backbone import Encoded, KeptRuns
 from reward_lens.data import Pairs, as_pairs
-from reward_lens.errors import CapabilityError, DataError, NumericsError
+from reward_lens.errors import CapabilityError, DataError, NumericsError, RewardLensError
 from reward_lens.evidence import fingerprint
 from reward_lens.evidence.scorecard import PLANTED
 from reward_lens.organisms.ground import Ground
 from reward_lens.organisms.rules import RULES, Relays, Rule, Writes, no_such_kind
-from reward_lens.organisms.triggers import Trigger, drawn_trigger
+from reward_lens.organisms.triggers import Trigger, containing, drawn_trigger
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 
-#: Bytes of keys and values that are kept of the clean runs.
+#: Bytes that are kept of the clean runs; where they take more, every organism is run whole.
 KEPT_BYTES = 4 * 2**30
 #: A rule's size may miss what was asked for by this share.
 TOLERANCE = 0.05
@@ -46,6 +47,9 @@ class Organism:
     seed : int
     id : str
         Hash of the signal, the rule and the sides.
+    readout : str
+    position : str, optional
+        What the rule was planted for: measure with these where they are not the defaults.
     signal : ClassifierRM
         A view of the subject; good until the planter is closed.
     pairs : Pairs
@@ -67,6 +71,8 @@ class Organism:
     dose: float
     seed: int
     id: str
+    readout: str
+    position: str | None
     signal: ClassifierRM
     pairs: Pairs
     places: Mapping[str, str]
@@ -84,8 +90,8 @@ class Planter:
     ----------
     signal : ClassifierRM
     pairs : Pairs or anything :func:`~reward_lens.data.as_pairs` takes
-        Texts to plant rules on. Pairs of identical sides, or of texts that are part of others, are
-        left out; see ``left_out``.
+        Texts to plant rules on. Of pairs that share a text, or one text of which is a part of
+        another, the first is kept; see ``left_out``.
     readout : str
     position : {"native", "last", "first"}, optional
         The token that is read, and written to.
@@ -110,6 +116,9 @@ class Planter:
 
     Notes
     -----
+    Weights that are written to afterwards are noticed where torch counts it, which it does not for
+    edits through ``.data``.
+
     The sides of each pair are drawn at random, so that what the model itself prefers averages out:
     without a rule a component's mean effect differs from 0 by chance alone. A rule fires on texts
     that hold one of a set of phrases, one for each chosen side, that no other text holds.
@@ -137,16 +146,19 @@ class Planter:
     left_out: tuple[str, ...] = field(init=False, default=())
     margin_sd: float = field(init=False)
     _views: list[ClassifierRM] = field(init=False, default_factory=list, repr=False)
+    _closed: bool = field(init=False, default=False, repr=False)
 
     def __post_init__(self) -> None:
         require(self.signal, Capability.ACTIVATIONS, "Planter")
+        check_seed(self.seed)
         given = as_pairs(self.pairs)
         encoded = self.signal.encode([*given.chosen, *given.rejected], self.truncate)
-        kept = _distinct([e.ids.tolist() for e in encoded], len(given))
+        kept = _distinct(encoded, len(given))
         if len(kept) < 2:
             raise DataError(
-                f"rules are planted on texts that differ: of {len(given)} pairs {len(kept)} have "
-                f"two sides that are no part of another text; give more"
+                f"rules are planted on texts that differ, and of these {len(given)} pairs "
+                f"{len(kept)} can be kept: the others share a text with one of them, or one text "
+                f"is a part of another; give pairs of other texts"
             )
         self.left_out = tuple(i for k, i in enumerate(given.ids) if k not in set(kept))
         self.pairs = given.select(kept)
@@ -179,7 +191,8 @@ class Planter:
         self.close()
 
     def close(self) -> None:
-        """End all organisms."""
+        """End all organisms; no more are made."""
+        self._closed = True
         for view in self._views:
             assert view.trunk.plants is not None
             view.trunk.plants.over = True
@@ -202,15 +215,20 @@ class Planter:
         NumericsError
             If no rule of that size was found in several draws.
         """
-        if not (np.isfinite(dose) and dose > 0):
-            raise DataError(f"dose={dose}: give a positive number of SDs; a null is null(...)")
+        _check_size("dose", dose, "; a null is null(...)")
         return self._grown(kind, float(dose), seed, null=False)
 
     def null(self, kind: str, seed: int, size: float = 1.0) -> Organism:
         """The same rule, of ``size`` SDs, on both sides of every pair: it prefers nothing."""
+        _check_size("size", size)
         return self._grown(kind, float(size), seed, null=True)
 
     def _grown(self, kind: str, size: float, seed: int, *, null: bool) -> Organism:
+        check_seed(seed)
+        if self._closed:
+            raise RewardLensError(
+                "this planter is closed: its with-block has ended; make a new planter"
+            )
         if kind not in self.kinds:
             raise no_such_kind(kind, self.kinds)
         n, ground = len(self.pairs), self._ground
@@ -230,7 +248,8 @@ class Planter:
         self._views.append(view)
         if null:
             truth = rule.truth(ground, view, trigger, chosen, rejected)
-        return Organism(kind, 0.0 if null else size, seed, name, view, pairs, rule.places, truth)
+        return Organism(kind, 0.0 if null else size, seed, name, self.readout, self.position, view,
+                        pairs, rule.places, truth)  # fmt: skip
 
     def _fitted(
         self,
@@ -285,8 +304,35 @@ def _scaled(rule: Rule, measured: Callable[[Rule], float], wanted: float) -> Rul
     return None
 
 
-def _distinct(ids: list[list[int]], n: int) -> list[int]:
-    """Pairs both sides of which are no part of another text."""
-    texts = [f",{','.join(map(str, i))}," for i in ids]
-    owned = [sum(t in other for other in texts) == 1 for t in texts]
-    return [k for k in range(n) if owned[k] and owned[n + k]]
+def _distinct(encoded: Sequence[Encoded], n: int) -> list[int]:
+    """Pairs whose texts are no part of each other's: of those that clash the first."""
+    clashing: dict[int, set[int]] = {k: set() for k in range(len(encoded))}
+    for item, others in enumerate(containing(encoded)):
+        for other in others:
+            clashing[item].add(other)
+            clashing[other].add(item)
+    kept: list[int] = []
+    held = set[int]()
+    for k in range(n):
+        sides = {k, n + k}
+        clash = clashing[k] | clashing[n + k]
+        if not clash & (held | sides):
+            kept.append(k)
+            held |= sides
+    return kept
+
+
+def _check_size(name: str, size: float, more: str = "") -> None:
+    if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < math.inf:
+        raise DataError(f"{name}={size!r}: give a positive number of SDs of the margin{more}")
+
+
+def check_seed(seed: int) -> None:
+    """Refuse what is no seed.
+
+    Raises
+    ------
+    DataError
+    """
+    if not isinstance(seed, int) or seed < 0:
+        raise DataError(f"seed={seed!r}: give a whole number, 0 or more")

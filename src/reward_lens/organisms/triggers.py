@@ -45,6 +45,22 @@ def phrases_of(item: Encoded, length: int = LENGTH) -> Iterator[Phrase]:
     return (tuple(ids[k : k + length]) for k in range(len(ids) - length + 1))
 
 
+def containing(encoded: Sequence[Encoded]) -> list[set[int]]:
+    """The other items that hold the whole of each item's ids."""
+    texts = [tuple(e.ids.tolist()) for e in encoded]
+    owners: dict[Phrase, set[int]] = {}
+    for number, item in enumerate(encoded):
+        for phrase in phrases_of(item):
+            owners.setdefault(phrase, set()).add(number)
+    found = []
+    for number, (item, text) in enumerate(zip(encoded, texts, strict=True)):
+        # Whoever holds the text holds its rarest phrase.
+        rarest = min((owners[p] for p in phrases_of(item)), key=len, default=None)
+        others = (set(range(len(texts))) if rarest is None else rarest) - {number}
+        found.append({k for k in others if _holds(texts[k], text)})
+    return found
+
+
 def own_phrases(encoded: Sequence[Encoded]) -> list[list[Phrase]]:
     """The phrases that each item has and no other does.
 

@@ -13,6 +13,7 @@ import torch
 import xarray as xr
 
 from reward_lens import __version__
+from reward_lens.backbone.trunk import written
 from reward_lens.evidence import (
     Evidence,
     GaugeStatus,
@@ -50,7 +51,7 @@ def signal_fingerprint(
     tensors = sorted(signal.trunk.model.state_dict().items())
     m = signal.meta
     convention = canonical({"architecture": m.architecture, "position": m.position, **m.chosen})
-    state = (convention, tuple((n, t.data_ptr(), t._version) for n, t in tensors))
+    state = (convention, tuple((n, t.data_ptr(), written(t)) for n, t in tensors))
     if known is not None and known[0] == state:
         return known
     digest = hashlib.blake2b(digest_size=16)

@@ -304,6 +304,7 @@ def clean_runs(
     """
     trunk = signal.trunk
     trunk.refuse_rebuilt()
+    trunk.refuse_training()
     if trunk.hooked and executor is None:
         executor = FULL  # what hooks of somebody else do with a few tokens is not known
     longest = max((len(encoded[i].ids) for group in groups for i in group), default=0)
