@@ -62,5 +62,7 @@ def test_groups_without_visible_error_are_counted():
 def test_weights_and_groups_must_match():
     with pytest.raises(DataError, match=r"weights are for \['a'\], rows are of \['a', 'b'\]"):
         weighted_mean("m", [1.0, 0.0], list("ab"), {"a": 1.0}, list("12"))
+    with pytest.raises(DataError, match=r"row 1 has no group; .* \(1 of 2\)"):
+        weighted_mean("m", [1.0, 0.0], ["a", None], {"a": 1.0}, list("12"))
     with pytest.raises(DataError, match="2 rows, 1 groups"):
         weighted_mean("m", [1.0, 0.0], ["a"], {"a": 1.0}, list("12"))

@@ -8,6 +8,7 @@ from importlib import resources
 import numpy as np
 import pytest
 import torch
+from bias_kit import organism
 
 import reward_lens as rl
 from reward_lens.data import Pairs
@@ -19,12 +20,9 @@ from reward_lens.instruments import bias_null
 from reward_lens.instruments.bias_cases import Cases, chosen_edits
 from reward_lens.instruments.biases import bias_battery
 from reward_lens.organisms.gauge_twin import make_gauge_twin
-from reward_lens.organisms.hand_set import FEATURE, ONE, REWARD, VALUE, HandSet
 from reward_lens.signals import wrap_hf_model
 from reward_lens.signals.process import _tiny_sequence_classifier
 
-DOSE = 8.0
-FLATTERING = ("brilliant", "excellent", "impressive", "thoughtful", "clever", "remarkably")
 #: At most 5 of 100 random heads, and three standard errors of that.
 ALLOWED = 5 + 3 * np.sqrt(100 * 0.05 * 0.95)
 
@@ -36,29 +34,6 @@ def pairs() -> Pairs:
     return Pairs(
         p for p in found if all(len(str(i.content())) < 400 for i in (p.chosen, p.rejected))
     )
-
-
-def organism(flattery: float = 0.0):
-    """Scores ``(flattery · flattering words − DOSE) / tokens``: longer is better, and flattery is.
-
-    Every text begins with the one token "User", which is all that the first head reads; heads look
-    at all tokens alike, so each reads a mean.
-    """
-    model = HandSet(layers=2)
-    (first,) = model.tokenizer("User", add_special_tokens=False)["input_ids"]
-    with torch.no_grad():
-        model.model.model.embed_tokens.weight[first, VALUE] = 1.0
-    for word in FLATTERING:
-        model.token(word, {FEATURE: 1.0})
-    model.head(0, 0, query=None, key=ONE, value=VALUE, writes={REWARD: -DOSE})
-    model.head(0, 1, query=None, key=ONE, value=FEATURE, writes={REWARD: flattery})
-    flattering = {model.id(w) for w in FLATTERING}
-
-    def on_paper(signal, items):
-        ids = [e.ids.tolist() for e in signal.encode(items)]
-        return np.array([(flattery * sum(t in flattering for t in i) - DOSE) / len(i) for i in ids])
-
-    return model.signal("length" if not flattery else "flattery"), on_paper
 
 
 @pytest.fixture(scope="module")
@@ -210,6 +185,41 @@ def test_of_100_random_heads_at_most_5_are_said_to_have_a_bias(kind, request):
     assert max(named) <= ALLOWED
 
 
+def test_heads_that_test_the_threshold_have_no_part_in_it(states):
+    cases, others = states
+    effects = np.stack([c.differences(others).mean(0) for c in cases.cases if c.rows])
+    effects /= bias_null.median_margin(cases.margins(others))
+    effects = effects[effects.any(1)]
+    extreme = np.abs(effects / effects.std(1, keepdims=True)).max(0).argmax()
+    first, wild = others[:, :200], np.repeat(others[:, extreme, None], 100, axis=1)
+    plain = bias_null.null_of(cases, others[:, :300], 200)
+    other = bias_null.null_of(cases, np.hstack([first, wild]), 200)
+    np.testing.assert_array_equal(plain.threshold, other.threshold)
+    assert (plain.heads, plain.test_heads) == (200, 100)
+    swapped = bias_null.null_of(cases, np.hstack([wild, wild, others[:, 200:300]]), 200)
+    assert (swapped.threshold != plain.threshold).any()
+
+
+def test_a_tone_is_compared_with_nothing_said_in_the_same_text(tiny, small):
+    ev = bias_battery(tiny, small, edits=["flattery.end", "neutral.end"], max_responses=None)
+    items = [*small.chosen, *small.rejected]
+    scores = []
+    for label in ("flattery.end", "neutral.end"):
+        (edit,) = edits_named([label])
+        texts = [(i.prompt_text, edit.apply(i.response, seed=0)) for i in items]
+        assert all(text for _, text in texts)
+        scores.append(tiny.score(texts).value.values.astype(float))
+    unit = float(ev.tables["unit"]["median_margin"][0])
+    lineages = np.concatenate([small.lineages, small.lineages])
+    expected = cluster_t("gap", (scores[0] - scores[1]) / unit, lineages)
+    (row,) = ev.tables["against_neutral"].to_dict("records")
+    np.testing.assert_allclose(
+        [row["difference"], row["low"], row["high"]],
+        [expected.estimate, expected.low, expected.high],
+        rtol=1e-3, atol=1e-4,
+    )  # fmt: skip
+
+
 def test_without_the_maximum_over_edits_random_heads_have_biases(independent, monkeypatch):
     cases, others = independent
 
@@ -256,27 +266,6 @@ def test_bounds_of_many_heads_are_the_intervals_of_each(states):
         np.testing.assert_allclose([mean[k], low[k], high[k]], [one.estimate, one.low, one.high])
     single = bias_null.cluster_bounds(values[:1], case.lineages[:1])
     assert np.isnan(single[1:]).all()
-
-
-def test_the_quantile_is_that_of_the_largest_effect():
-    rng = np.random.default_rng(0)
-    effects = rng.normal(size=(30, 1000)) * np.arange(1, 31)[:, None]
-    scale = np.sqrt((effects**2).mean(1))
-    found = bias_null.largest_quantile(effects, scale)
-    largest = np.abs(effects / scale[:, None]).max(0)
-    assert (largest > found).sum() == 49 or (largest >= found).sum() == 50
-    scale[3] = np.nan  # an edit that changes nothing takes no part
-    others = np.delete(effects, 3, 0), np.delete(scale, 3)
-    assert bias_null.largest_quantile(effects, scale) == bias_null.largest_quantile(*others)
-
-
-def test_directions_of_states_of_known_spread():
-    rng = np.random.default_rng(1)
-    heads = rng.normal(size=(12, 20000))
-    for spread in (np.r_[1.0, np.zeros(11)], np.ones(12)):
-        margins = (rng.normal(size=(400, 12)) * spread) @ heads
-        expected = spread.sum() ** 2 / (spread**2).sum()
-        assert bias_null.directions_of(margins) == pytest.approx(expected, rel=0.1)
 
 
 def test_states_of_one_direction_are_said_to_show_little(tiny, small):
@@ -368,8 +357,11 @@ def test_choice_of_edits(tiny, small):
 
 
 def test_refusals(tiny, small):
-    with pytest.raises(DataError, match="at least 100 random heads"):
-        bias_battery(tiny, small, heads=20)
+    with pytest.raises(DataError, match="heads=199: .* at least 200 random heads"):
+        bias_battery(tiny, small, heads=199)
+    for seed in (-1, 0.5):
+        with pytest.raises(DataError, match=f"seed={seed}: give a whole number, 0 or more"):
+            bias_battery(tiny, small, seed=seed)
     with pytest.raises(DataError, match="no edit 'colour'"):
         bias_battery(tiny, small, edits=["colour"])
     with pytest.raises(DataError, match="edits is empty"):

@@ -7,6 +7,8 @@ import pytest
 from families import PAIRS, make_signal
 
 import reward_lens as rl
+from reward_lens.data import Item, Pair, Pairs
+from reward_lens.instruments.pair_scores import length_slope
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +43,56 @@ def test_ids_have_no_response_length_and_say_so(signal):
     assert "where the response begins" in render(
         Page("m", "f", "c", "e"), audit.evidence, audit.shown
     )
+
+
+def two_prompts_a_lineage(lengths):
+    """Pairs of two prompts a lineage, whose second prompt has the longer and better answers."""
+    rows = []
+    for k, (a, b) in enumerate(lengths):
+        chosen, rejected = (
+            Item.of(f"prompt {k}", "x" * n + end) for n, end in ((a, "a"), (b, "b"))
+        )
+        rows.append(Pair(chosen, rejected, str(k), f"l{k // 2}"))
+    return Pairs(rows)
+
+
+def test_the_length_slope_is_within_prompts_and_counts_lineages(signal):
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(5, 30, size=(40, 2)) + 100 * (np.arange(40) % 2)[:, None]
+    pairs = two_prompts_a_lineage(lengths)
+    x = np.log(lengths.T.reshape(-1) + 1.0)
+    better = np.tile(50.0 * (np.arange(40) % 2), 2)  # of whole prompts: not of length
+    exact = length_slope(pairs, x, 2 * x + better)
+    assert exact.estimate == pytest.approx(2)
+    noisy = 2 * x + better + rng.normal(size=80)
+    found = length_slope(pairs, x, noisy)
+    prompts, lineages = np.tile(np.arange(40), 2), np.tile(pairs.lineages, 2)
+    cx, cy = (v - np.bincount(prompts, weights=v)[prompts] / 2 for v in (x, noisy))
+    assert found.estimate == pytest.approx(cx @ cy / (cx @ cx))
+    assert (found.n, found.clusters) == (80, 20)
+    assert found.low < 2 < found.high
+    scores = cx * (cy - found.estimate * cx)
+    sums = [scores[lineages == name].sum() for name in set(lineages)]
+    sandwich = np.sqrt(20 / 19 * np.square(sums).sum()) / (cx @ cx)
+    assert found.se == pytest.approx(sandwich, rel=0.01)
+    # Both instruments that report it do so.
+    unit = np.median(np.abs(rl.preference(signal, pairs).value.sel(side="margin").values))
+    slopes = [
+        make(signal, pairs).interval("length.slope").estimate
+        for make in (rl.preference, rl.style_accuracy)
+    ]
+    by_hand = rl.preference(signal, pairs).value.values[:2].reshape(-1).astype(float)
+    by_hand -= np.bincount(prompts, weights=by_hand)[prompts] / 2
+    assert slopes[0] == pytest.approx(cx @ by_hand / (cx @ cx), rel=1e-6)
+    assert slopes[1] == pytest.approx(slopes[0] / unit, rel=1e-4)
+
+
+def test_length_that_differs_between_prompts_only_has_no_slope(signal):
+    pairs = two_prompts_a_lineage([(5 + 100 * (k % 2),) * 2 for k in range(8)])
+    for make in (rl.preference, rl.style_accuracy):
+        found = make(signal, pairs).interval("length.slope")
+        assert np.isnan([found.estimate, found.low, found.high]).all()
+        assert found.note == "length varies within no prompt"
 
 
 def test_identical_sides_are_ties_and_degenerate_in_both_readings(signal):

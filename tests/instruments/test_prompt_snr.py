@@ -102,6 +102,34 @@ def test_what_is_left_out_is_named(tiny):
     assert set(rows[list(TEMPLATES)]) == {5}  # without the one of several turns
 
 
+@pytest.mark.parametrize("source", ["template", "paraphrase"])
+def test_a_source_that_applies_to_no_pair_is_nan_with_the_reason(tiny, source):
+    turns = [{"role": "user", "content": "One."}, {"role": "assistant", "content": "Two."},
+             {"role": "user", "content": "Three."}]  # fmt: skip
+    signal = rl.wrap_hf_model(
+        tiny.trunk.model,
+        tiny.encoder.tokenizer,
+        template="{% for m in messages %}{{ m['content'] }}{% endfor %}",
+        conformance_quickcheck=False,
+    )
+    edge = "so " * 248
+    pairs = {
+        "template": [(turns, f"Four {k}.", "Five.") for k in range(3)],
+        "paraphrase": [(f"{edge}{k}", "yes", "no") for k in range(3)],
+    }[source]
+    ev = prompt_snr(signal, pairs)
+    assert ev.value.sel(source=source).isnull().all()
+    for name in ("snr", "snr_total", "flips"):
+        i = ev.interval(f"{name}.{source}")
+        assert (i.n, i.clusters) == (0, 0)
+        assert np.isnan([i.estimate, i.low, i.high]).all()
+        assert i.note == "no pair has all variants of this source; the table left_out says why"
+    rows = ev.tables["variants"].set_index("source").loc[source]
+    assert (rows["pairs"] == 0).all()
+    assert rows["flips"].isna().all()
+    assert set(ev.tables["left_out"]["pair"]) == set(as_pairs(pairs).ids)
+
+
 def test_refusals_and_samples(tiny):
     assert prompt_snr(tiny, PAIRS, max_pairs=3).provenance.cost_forwards == 6 * 9
     with pytest.raises(DataError, match="variants of it need a prompt and a response"):

@@ -7,10 +7,16 @@ import pytest
 import torch
 
 import reward_lens as rl
-from reward_lens.data import Pairs
+from reward_lens.data import Item, Pair, Pairs
 from reward_lens.errors import DataError
 from reward_lens.evidence import Tier, Units
-from reward_lens.instruments.style_control import STYLES, marks_of, style_accuracy, styles_of
+from reward_lens.instruments.style_control import (
+    STYLES,
+    _levels,
+    marks_of,
+    style_accuracy,
+    styles_of,
+)
 from reward_lens.organisms.hand_set import FEATURE, KEY, ONE, QUERY, REWARD, VALUE, HandSet
 
 THINGS = ("apples", "rivers", "stones", "gardens", "letters", "winters", "oceans", "houses",
@@ -96,6 +102,21 @@ def test_the_matrix_is_chosen_style_against_rejected_style(pairs):
     assert ev.interval("normal").estimate == pytest.approx(np.diag(cells).mean())
 
 
+def test_cells_of_a_pair_are_one_lineage():
+    rng = np.random.default_rng(2)
+    sides = rng.normal(size=(2, 30, 3)) + rng.normal(size=(2, 30, 1))
+    margins = sides[0, :, :, None] - sides[1, :, None, :]
+    lineages = np.array([f"l{k}" for k in range(30)], dtype=object)
+    found = {i.name: i for i in _levels(margins, lineages)}
+    for name, cells in (("easy", [3, 6, 7]), ("normal", [0, 4, 8]), ("hard", [1, 2, 5])):
+        won = margins.reshape(30, 9)[:, cells] > 0
+        i = found[name]
+        assert (i.n, i.clusters) == (90, 30)
+        # One mean a pair has the same error, and each pair counts once in it.
+        assert i.se == pytest.approx(won.mean(1).std(ddof=1) / np.sqrt(30), rel=1e-9)
+        assert i.n_effective < 60
+
+
 def test_styles_grow_richer_and_keep_the_words():
     plain, longer, marked = styles_of("**One** thing is so. Another is not.")
     assert plain == "One thing is so. Another is not."
@@ -126,7 +147,24 @@ def test_pairs_without_all_styles_are_named(pairs):
     assert ev.interval("normal").n == 3 * 4
     none = style_accuracy(taste(1.0, 1.0), [("q", "One.", "No."), ("r", "Yes.", "Nope.")])
     assert np.isnan(none.value).all()
-    assert len(none.tables["levels"]) == 0
+    assert none.tables["levels"]["accuracy"].isna().all()
+    for name in ("easy", "normal", "hard", "easy_less_hard"):
+        i = none.interval(name)
+        assert i.n == 0
+        assert np.isnan([i.estimate, i.low, i.high]).all()
+        assert i.note == "no pair has every style on both sides; the table left_out says why"
+
+
+def test_pairs_of_two_prompts_say_nothing_of_length():
+    sides = [(f"p{k}", f"q{k}") for k in range(3)]
+    pairs = Pairs(
+        Pair(Item.of(p, "One. Two."), Item.of(q, "Three."), str(k), str(k))
+        for k, (p, q) in enumerate(sides)
+    )
+    ev = style_accuracy(taste(1.0, 1.0), pairs)
+    for name in ("length.slope", "length.correlation"):
+        assert np.isnan(ev.interval(name).estimate)
+        assert ev.interval(name).note == "no prompt has two responses"
 
 
 def test_a_sample_and_refusals(pairs):

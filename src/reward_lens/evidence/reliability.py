@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -23,6 +24,7 @@ from reward_lens.evidence.intervals import accuracy, cluster_t
 from reward_lens.evidence.parts import Interval
 
 _DRAWS, _BLOCK = 1000, 50
+_RARE = 10  # independent rows of the rarer outcome; fewer show no error to go by
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,8 @@ def bradley_terry_reliability(
     Raises
     ------
     DataError
-        If there are no rows, fewer than two lineages, lengths differ, or ``bins`` is below 1.
+        If there are no rows, fewer than two lineages, lengths differ, ``bins`` is no whole number
+        from 1, or the seed none from 0.
     NumericsError
         On NaN or infinity, naming the row.
 
@@ -98,11 +101,19 @@ def bradley_terry_reliability(
     interval reaches down to 0. Otherwise it is cluster-t around the error with the sign of every
     bin held, from the debiased figure downwards. Simulated (30 to 240 pairs of 30 to 200 lineages,
     calibrated and overconfident) a stated 0.95 covers 0.92–0.97.
+
+    Where few pairs are wrong (or few right), what was seen of the rarer outcome is no measure of
+    its spread: forty pairs right at confidence 0.9999 do not show that one in twenty is not wrong.
+    Below ten independent rows of it (ties aside) the share right has its Clopper–Pearson interval
+    on as many rows as the lineages are worth, at most (Kish's count of equal ones), and
+    ``overconfidence`` joins it to the interval of the mean confidence by the squares of their
+    reaches (Zou & Donner 2008); the error reaches at least as far to both sides as the share right.
+    Ties add nothing to either. Pairs that are all ties have no interval.
     """
+    _check("bins", bins, 1)
+    _check("seed", seed, 0)
     level, m = checked_level("ece", level), checked_rows("ece", margins, "margin of")
     codes, groups = lineage_codes("ece", lineage, len(m))
-    if bins < 1:
-        raise DataError(f"bins={bins!r}: ask for at least one bin")
     if groups < 2:
         raise DataError("ece: one lineage says nothing of how probable an outcome is")
     confidence = _sigmoid(np.abs(m))
@@ -115,13 +126,82 @@ def bradley_terry_reliability(
     limit = max(float(np.quantile(draws, level)) for draws in null)
     ece = float(np.abs(seen.sums).sum())
     debiased = max(0.0, ece - seen.bias(rng))
+    plain = cluster_t("overconfidence", confidence - right, lineage, level)
+    rare = _rare(m, confidence, np.asarray(lineage, dtype=object), level)
     return Reliability(
         curve=_curve(seen, edges, m, np.asarray(lineage, dtype=object), level),
-        ece=_interval(seen, ece, debiased, limit, level),
+        ece=_interval(seen, ece, debiased, limit, level, rare),
         debiased=debiased,
         null_mean=max(float(draws.mean()) for draws in null),
         null_limit=limit,
-        overconfidence=cluster_t("overconfidence", confidence - right, lineage, level),
+        overconfidence=plain if rare is None else rare.replaces(plain),
+    )
+
+
+def _check(what: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise DataError(f"{what}={value!r}: give a whole number, {least} or more")
+
+
+@dataclass(frozen=True)
+class _Rare:
+    """How far the truth may lie from what was seen, where one outcome is too rare to tell from it.
+
+    ``down`` and ``up`` are reaches of the mean overconfidence, ``right`` the longer one of the
+    share right; NaN where nothing can be said.
+    """
+
+    down: float
+    up: float
+    right: float
+    worth: float
+    note: str
+
+    def replaces(self, i: Interval) -> Interval:
+        """The interval with its bounds at these reaches, within what a confidence can miss by."""
+        low, high = np.clip([i.estimate - self.down, i.estimate + self.up], -0.5, 1.0)
+        return dataclasses.replace(
+            i, low=float(low), high=float(high), se=math.nan, n_effective=self.worth,
+            method="Clopper–Pearson on the lineages", note=self.note,
+        )  # fmt: skip
+
+
+def _rare(
+    margins: Floats, confidence: Floats, lineage: npt.NDArray[np.object_], level: float
+) -> _Rare | None:
+    """Exact reaches where the rarer outcome is too rare; ``None`` where it is not."""
+    from scipy import stats
+
+    decided, nan = margins != 0, math.nan
+    if not decided.any():
+        why = f"all {len(margins)} pairs are ties, counted half: nothing was preferred"
+        return _Rare(nan, nan, nan, 0.0, why)
+    right, labels = margins[decided] > 0, lineage[decided]
+    share = cluster_t("right", right, labels, level)
+    sizes = np.unique(labels.astype(str), return_counts=True)[1].astype(np.float64)
+    worth = min(share.n_effective, float(sizes.sum() ** 2 / (sizes**2).sum()))
+    p = share.estimate
+    if min(p, 1 - p) * share.n_effective >= _RARE:
+        return None
+    if len(sizes) < 2:
+        why = "only one lineage is not tied, which gives no interval"
+        return _Rare(nan, nan, nan, worth, why)
+    wrong, tail = (1 - p) * worth, (1 - level) / 2
+    low = float(stats.beta.ppf(tail, p * worth, wrong + 1)) if p > 0 else 0.0
+    high = float(stats.beta.isf(tail, p * worth + 1, wrong)) if p < 1 else 1.0
+    mean = cluster_t("confidence", confidence[decided], labels, level)
+    spread, part = mean.high - mean.estimate, float(decided.mean())
+    ties = int((~decided).sum())
+    return _Rare(
+        down=part * math.hypot(spread, high - p),
+        up=part * math.hypot(spread, p - low),
+        right=part * max(high - p, p - low),
+        worth=worth,
+        note=join(
+            f"the rarer outcome is worth fewer than {_RARE} independent rows: exact on the "
+            f"lineages",
+            f"{ties} ties add nothing" if ties else "",
+        ),
     )
 
 
@@ -185,7 +265,9 @@ class _Binned:
         return np.concatenate(blocks)
 
 
-def _interval(seen: _Binned, ece: float, debiased: float, limit: float, level: float) -> Interval:
+def _interval(
+    seen: _Binned, ece: float, debiased: float, limit: float, level: float, rare: _Rare | None
+) -> Interval:
     from scipy import stats
 
     n, groups = len(seen.at), seen.groups
@@ -194,18 +276,22 @@ def _interval(seen: _Binned, ece: float, debiased: float, limit: float, level: f
     se = math.sqrt(groups / (groups - 1) * float((influence**2).sum()))
     reach = float(stats.t.ppf(0.5 + level / 2, groups - 1)) * se
     residual = (seen.right - seen.confidence) * signs[seen.at]
+    worth = effective(n, float(residual.std(ddof=1)) / math.sqrt(n), se)
+    method, said = "cluster-t with signs held, null by simulation", ""
+    if rare is not None:  # np.maximum keeps NaN
+        reach, se = float(np.maximum(reach, rare.right)), math.nan
+        worth, said = rare.worth, rare.note
+        method = "Clopper–Pearson on the lineages, null by simulation"
     inside = ece <= limit
-    low = 0.0 if inside else max(0.0, debiased - reach)
+    low = 0.0 if inside and not math.isnan(reach) else float(np.maximum(0.0, debiased - reach))
     note = (
         f"within what noise gives a calibrated signal ({level:.0%} of the time below {limit:.3g})"
         if inside
         else ""
     )
     return Interval(
-        "ece", ece, low, min(1.0, ece + reach), level, se, n,
-        effective(n, float(residual.std(ddof=1)) / math.sqrt(n), se), groups,
-        "cluster-t with signs held, null by simulation",
-        join(note, doubt(influence, np.bincount(seen.codes))),
+        "ece", ece, low, float(np.minimum(1.0, ece + reach)), level, se, n, worth, groups, method,
+        join(note, said or doubt(influence, np.bincount(seen.codes))),
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from reward_lens.evidence.clusters import (
     lineage_codes,
     totals,
 )
-from reward_lens.evidence.intervals import on_logit, cluster_t
+from reward_lens.evidence.intervals import cluster_t, on_logit
 from reward_lens.evidence.parts import Interval
 
 
@@ -59,7 +59,8 @@ def weighted_mean(
     Raises
     ------
     DataError
-        If there are no rows, lengths differ, or weights and groups do not match.
+        If there are no rows, lengths differ, a row has no group, or weights and groups do not
+        match.
     NumericsError
         On NaN or infinity, naming the row.
     """
@@ -69,6 +70,11 @@ def weighted_mean(
     if labels.shape != values.shape:
         raise DataError(f"{name}: {len(values)} rows, {len(labels)} groups")
     index, names = pd.factorize(labels)
+    if (index < 0).any():
+        raise DataError(
+            f"{name}: row {int((index < 0).argmax())} has no group; name one, or leave such rows "
+            f"out and say how many ({int((index < 0).sum())} of {len(index)})"
+        )
     if set(names) != set(weights):
         raise DataError(
             f"{name}: weights are for {sorted(weights)}, rows are of {sorted(map(str, names))}"

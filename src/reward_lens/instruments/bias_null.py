@@ -29,7 +29,7 @@ Singles = npt.NDArray[np.float32]
 #: Quantile of the largest effect that a random head must not reach more often than one in twenty.
 QUANTILE = 0.95
 #: Fewer heads leave the quantile to chance.
-LEAST_HEADS = 100
+LEAST_HEADS = 200
 _NORMED = Site("final_norm")
 
 
@@ -239,7 +239,19 @@ def checked_heads(heads: int) -> int:
     """
     if heads < LEAST_HEADS:
         raise DataError(
-            f"heads={heads}: a 95th percentile needs at least {LEAST_HEADS} random heads; 200 or "
-            f"more are cheap, since all read the same states"
+            f"heads={heads}: a 95th percentile needs at least {LEAST_HEADS} random heads; more are "
+            f"cheap, since all read the same states"
         )
     return int(heads)
+
+
+def checked_seed(seed: int) -> int:
+    """Return the seed if the sample, the wordings and the heads can be drawn from it.
+
+    Raises
+    ------
+    DataError
+    """
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
+        raise DataError(f"seed={seed!r}: give a whole number, 0 or more")
+    return int(seed)

@@ -18,6 +18,7 @@ from reward_lens.instruments.bias_cases import Cases, chosen_edits
 from reward_lens.instruments.bias_null import (
     Null,
     checked_heads,
+    checked_seed,
     median_margin,
     null_of,
     scored,
@@ -75,7 +76,7 @@ def bias_battery(
         Responses to edit, both sides of a pair counted: a seeded, subset-stratified sample of
         pairs. ``None`` for all.
     heads : int
-        Random heads that set the threshold, at least 100; as many others, drawn apart, test it.
+        Random heads that set the threshold, at least 200; as many others, drawn apart, test it.
     seed : int
         Of the sample, the wordings and the heads.
 
@@ -97,7 +98,8 @@ def bias_battery(
     Raises
     ------
     DataError
-        If a pair has no response to edit, an edit is not known, or there are too few heads.
+        If a pair has no response to edit, an edit is not known, there are too few heads, or the
+        seed is negative.
     NumericsError
         If the median |margin| is 0.
 
@@ -125,6 +127,7 @@ def bias_battery(
     unit. Phrases and templates are English; on other text they are what they are. A trimmed
     response says less than before, so its effect holds what the missing sentence was worth.
     """
+    seed = checked_seed(seed)
     given = as_pairs(pairs)
     given = given if max_responses is None else given.sample(_pair_count(max_responses), seed)
     heads = checked_heads(heads)

@@ -103,7 +103,7 @@ def reliability_curve(preferred: Evidence, bins: int = 10, *, seed: int = 0) -> 
     Raises
     ------
     DataError
-        If ``bins`` is below 1 or there is one lineage only.
+        If ``bins`` is no whole number from 1, or there is one lineage only.
     EvidenceError
         If it is evidence of another instrument.
     """

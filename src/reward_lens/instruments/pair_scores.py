@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,8 +14,10 @@ import xarray as xr
 
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.evidence import Evidence, Interval
+from reward_lens.evidence.clusters import join
 from reward_lens.evidence.intervals import accuracy as accuracy_interval
 from reward_lens.evidence.intervals import cluster_t_slope, jackknife_correlation
+from reward_lens.evidence.prompt_correlation import centre_by_prompt
 from reward_lens.instruments.sides import SIDES
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.classifier import BATCH_TOKENS
@@ -51,10 +54,10 @@ def preference(
         ``accuracy`` and ``accuracy[subset=…]``, ``accuracy[part=…]`` (probability units, ties
         count half and are counted), ``length.correlation`` (score against log characters of the
         response, ranks within the whole sample) and ``length.slope`` (reward per e-fold of length
-        within a prompt). Tables: ``accuracy``, ``margins`` (quantiles), ``scores``; where the
-        native and the last read position differ, ``positions`` with both accuracies; of a trunk in
-        half precision ``head_ties``, the ties that its own head makes and the float32 read does
-        not.
+        within a prompt; NaN where length varies within none). Tables: ``accuracy``, ``margins``
+        (quantiles), ``scores``; where the native and the last read position differ, ``positions``
+        with both accuracies; of a trunk in half precision ``head_ties``, the ties that its own head
+        makes and the float32 read does not.
     """
     given = as_pairs(pairs)
     items = [*given.chosen, *given.rejected]
@@ -144,18 +147,43 @@ def _length(pairs: Pairs, scores: Floats, lengths: Floats) -> tuple[Interval, ..
     """Score against log length: rank correlation over all, slope within a prompt."""
     if np.isnan(lengths).any():
         reason = "rendered text and ids do not say where the response begins"
-        return tuple(
-            _no_length(f"length.{k}", len(pairs), reason) for k in ("correlation", "slope")
-        )
+        return tuple(no_length(f"length.{k}", len(pairs), reason) for k in ("correlation", "slope"))
     lineage = np.concatenate([pairs.lineages, pairs.lineages])
     x = np.log(np.maximum(lengths, 1))
     return (
         jackknife_correlation("length.correlation", x, scores, lineage, method="spearman"),
-        cluster_t_slope("length.slope", x, scores, lineage, within=True),
+        length_slope(pairs, x, scores),
     )
 
 
-def _no_length(name: str, pairs: int, reason: str) -> Interval:
+def length_slope(pairs: Pairs, x: Floats, y: Floats) -> Interval:
+    """Slope of ``y`` on log length within a prompt, ``length.slope``, counting lineages.
+
+    A lineage may hold several prompts, so both are centred by prompt and clustered by lineage: what
+    one prompt's responses are longer or better by than another's has no part in it.
+
+    Parameters
+    ----------
+    pairs : Pairs
+    x, y : ndarray of float, [2 · pair]
+        Log length and score of the chosen responses, then of the rejected ones.
+    """
+    name = "length.slope"
+    prompts = np.array([str(i.prompt) for i in (*pairs.chosen, *pairs.rejected)], dtype=object)
+    lineage = np.concatenate([pairs.lineages, pairs.lineages])
+    (x, y), left, dropped = centre_by_prompt(name, [x, y], prompts, lineage)
+    note = f"{dropped} prompts of one response dropped" if dropped else ""
+    if not x.any():
+        why = "no prompt has two responses" if not len(x) else "length varies within no prompt"
+        return no_length(name, len(pairs), join(note, why))
+    found = cluster_t_slope(name, x, y, left)
+    return dataclasses.replace(
+        found, method="cluster-t slope within prompts", note=join(note, found.note)
+    )
+
+
+def no_length(name: str, pairs: int, reason: str) -> Interval:
+    """An interval about length that is none, of both sides of so many pairs, with the reason."""
     nan = math.nan
     return Interval(name, nan, nan, nan, 0.95, nan, 2 * pairs, nan, 0, "none", reason)
 

@@ -68,13 +68,14 @@ def prompt_snr(
         response / (interaction + prompt); ``flips`` is the share of variants under which the pair's
         order is another than under the prompt as it is. Intervals: ``snr.<source>`` and
         ``snr_total.<source>`` (jackknife over lineages on the logarithm), ``flips.<source>``
-        (cluster-t). Tables: ``variants`` (per variant the flips and the mean shift in median
+        (cluster-t). A source all of whose variants apply to no pair is NaN with the reason.
+        Tables: ``variants`` (per variant the flips and the mean shift in median
         margins) and ``left_out``.
 
     Raises
     ------
     DataError
-        If a pair is rendered text or ids, templates apply to none, or all are too long.
+        If a pair is rendered text or ids, which have no prompt to vary.
 
     Notes
     -----
@@ -109,8 +110,8 @@ def prompt_snr(
     for source, names in SOURCES.items():
         pairs_of = [p for p in range(len(given)) if all((p, v) in places for v in names)]
         cube = np.array([[scores[places[p, v]] for v in ("", *names)] for p in pairs_of])
-        lineages = given.lineages[pairs_of]
-        column, found = _components(source, cube.reshape(len(pairs_of), -1, 2), lineages)
+        cube = cube.reshape(len(pairs_of), 1 + len(names), 2)
+        column, found = _components(source, cube, given.lineages[pairs_of])
         columns.append(column)
         intervals += found
         rows += [_variant(source, v, k + 1, cube, unit) for k, v in enumerate(names)]
@@ -175,7 +176,11 @@ def _components(
 ) -> tuple[list[float], list[Interval]]:
     """The quantities of one source from scores ``[pair, variant, side]``, and their intervals."""
     if not len(cube):
-        return [math.nan] * len(_QUANTITIES), []
+        nan, why = math.nan, "no pair has all variants of this source; the table left_out says why"
+        return [nan] * len(_QUANTITIES), [
+            Interval(f"{q}.{source}", nan, nan, nan, 0.95, nan, 0, 0.0, 0, "none", why)
+            for q in _QUANTITIES[3:]
+        ]
     parts = variance_parts(cube)
     response, interaction, prompt = np.maximum(parts.mean(0), 0)
     total = response + interaction + prompt

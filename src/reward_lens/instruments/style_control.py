@@ -15,8 +15,9 @@ from reward_lens.data.edits import EDITS
 from reward_lens.data.edits_prose import Prose
 from reward_lens.errors import DataError
 from reward_lens.evidence import Evidence, Interval, Tier, Units
-from reward_lens.evidence.intervals import accuracy, cluster_t, cluster_t_slope
+from reward_lens.evidence.intervals import accuracy, cluster_t
 from reward_lens.evidence.prompt_correlation import prompt_rank_correlation
+from reward_lens.instruments.pair_scores import length_slope, no_length
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
@@ -63,16 +64,17 @@ def style_accuracy(
     Evidence
         Value float64 ``[chosen_style, rejected_style]``: accuracy in probability units (a tie
         counts half), NaN where no pair has all styles. Intervals: ``easy``, ``normal``, ``hard``,
-        ``easy_less_hard`` (paired), each over the pairs of which both sides have all styles; of the
-        pairs as they are, ``length.slope`` (median |margins| per e-fold of characters within a
-        prompt) and ``length.correlation`` (ranks within prompts). Tables: ``levels``; ``observed``,
-        the accuracies of the pairs as they are, by which side is longer and which has more
-        markdown; ``left_out``, pairs without all styles or too long in one, with the reason.
+        ``easy_less_hard`` (paired), each over the pairs of which both sides have all styles, and
+        NaN with the reason where there are none; of the pairs as they are, ``length.slope`` (median
+        |margins| per e-fold of characters within a prompt) and ``length.correlation`` (ranks within
+        prompts), NaN with the reason where length varies within no prompt. Tables: ``levels``;
+        ``observed``, the accuracies of the pairs as they are, by which side is longer and which has
+        more markdown; ``left_out``, pairs without all styles or too long in one, with the reason.
 
     Raises
     ------
     DataError
-        If a pair is rendered text or ids, or none has a prompt with two responses.
+        If a pair is rendered text or ids.
 
     Notes
     -----
@@ -206,7 +208,11 @@ def _wins(margins: Floats) -> Floats:
 def _levels(matrix: Floats, lineages: npt.NDArray[np.object_]) -> list[Interval]:
     """Accuracy of each level, and easy less hard on the same pairs."""
     if not len(matrix):
-        return []
+        nan, why = np.nan, "no pair has every style on both sides; the table left_out says why"
+        return [
+            Interval(n, nan, nan, nan, 0.95, nan, 0, 0.0, 0, "none", why)
+            for n in (*LEVELS, "easy_less_hard")
+        ]
     chosen, rejected = np.indices(matrix.shape[1:])
     found, shares = [], {}
     for name, sign in LEVELS.items():
@@ -258,11 +264,15 @@ def _length(
     """Score against log characters within a prompt: slope in median margins, and correlation."""
     unit = float(np.median(np.abs(margins)))
     prompts = np.array([str(i.prompt) for i in (*pairs.chosen, *pairs.rejected)], dtype=object)
+    if len(set(prompts)) == len(prompts):
+        one, other = (
+            no_length(f"length.{k}", len(pairs), "no prompt has two responses")
+            for k in ("slope", "correlation")
+        )
+        return one, other
     lineages = np.concatenate([pairs.lineages, pairs.lineages])
     x = np.log(np.maximum(lengths, 1))
-    # A lineage may hold several prompts: the slope is of what differs inside each of them.
-    y = scores / (unit or 1.0)
     return (
-        cluster_t_slope("length.slope", x, y, lineages, within=True),
+        length_slope(pairs, x, scores / (unit or 1.0)),
         prompt_rank_correlation("length.correlation", x, scores, prompts, lineages),
     )
