@@ -12,6 +12,7 @@ from torch import nn
 import reward_lens as rl
 from reward_lens.backbone import Encoded, batching, row_choice, trunk
 from reward_lens.backbone.inputs import Inputs
+from reward_lens.errors import RewardLensError
 
 NAMES = [
     "tokenizer fits", "checkpoint keys", "template round trip", "determinism", "batch = alone",
@@ -107,6 +108,14 @@ def test_dropout_left_on():
     for module in signal.trunk.model.modules():
         if isinstance(module, nn.Dropout):
             module.training = True  # as a careless train() of one part would
+    with pytest.raises(RewardLensError, match="a part of it, is in training mode"):
+        failed(signal)
+
+
+def test_noise_that_is_no_dropout():
+    signal = make_signal("gpt2")
+    block = signal.trunk.anatomy.blocks[0].enter.module
+    block.mlp.register_forward_hook(lambda m, given, out: out + 0.1 * torch.randn_like(out))
     assert "determinism" in failed(signal)
 
 
