@@ -18,6 +18,8 @@ from reward_lens.errors import AnatomyError, DataError, TokenizeError
 
 CAUSAL = ("patch_grid", "patch_grid_heads", "compare_views", "compare_views_heads", "path_effects",
           "attribution_patching")  # fmt: skip
+#: What is read off the scores, whatever the trunk.
+REPORTS = ("margin_distribution", "reliability_curve", "worst_errors")
 MANY = [(f"{p} {k}", a, b) for k in range(40) for p, a, b in PAIRS]
 
 
@@ -28,7 +30,7 @@ def signal():
 
 @pytest.fixture(scope="module")
 def audit(signal):
-    return rl.audit(signal, MANY, sample=100, seed=3)
+    return rl.audit(signal, MANY, sample=100, seed=3, biases=0)
 
 
 def slow_signal(**changes):
@@ -132,9 +134,9 @@ def test_a_trunk_whose_writes_are_unknown_has_no_causal_part(signal, audit, monk
     meta = dataclasses.replace(signal.meta, granularity="layer")
     monkeypatch.setattr(type(signal), "meta", property(lambda self: meta))
     monkeypatch.setitem(anatomy.missing, "writes", "sublayers do not add up")
-    jobs = Plan(signal, as_pairs(PAIRS), as_pairs(PAIRS), None, 0).jobs()
+    jobs = Plan(signal, as_pairs(PAIRS), as_pairs(PAIRS), None, 0, biases=0).jobs()
     lacks = {job.name: job.lacks for job in jobs}
-    assert {n for n, why in lacks.items() if not why} == {"lens", "token_map"}
+    assert {n for n, why in lacks.items() if not why} == {"lens", "token_map", *REPORTS}
     assert set(lacks.values()) == {"", "sublayers do not add up"}
     kept = {n: e for n, e in audit.evidence.items() if not lacks.get(n)}
     text = render(Page("m", "f", "c", "e"), kept, audit.shown)

@@ -30,7 +30,8 @@ def run(*args):
 def rows(tmp_path_factory):
     """Short pairs, and labelled rows of the same texts."""
     folder = tmp_path_factory.mktemp("rows")
-    given = [{"prompt": p, "chosen": a, "rejected": b} for p, a, b in PAIRS]
+    given = [{"prompt": p, "chosen": a, "rejected": b, "subset": "llmbar-natural"}
+             for p, a, b in PAIRS]  # fmt: skip
     labelled = [{"prompt": p, "response": r, "label": k} for p, a, b in PAIRS
                 for k, r in ((1, a), (0, b))]  # fmt: skip
     for name, lines in (("pairs", given), ("labelled", labelled)):
@@ -50,7 +51,8 @@ def three_rows(tmp_path_factory):
 
 def test_every_instrument_of_the_public_face_can_be_run():
     own = {"audit", "ablate", "replace", "steer", "fit_concept", "from_tiny", "load_pairs",
-           "load_signal", "run_conformance", "wrap_hf_model", "compare"}  # fmt: skip
+           "load_signal", "run_conformance", "wrap_hf_model", "compare", "calibrate",
+           "load_choices"}  # fmt: skip
     functions = {n for n in rl.__all__ if n[0].islower()} - own
     assert set(INSTRUMENTS) == functions
 

@@ -13,6 +13,7 @@ from reward_lens.evidence import Evidence, Units
 from reward_lens.instruments import preference
 from reward_lens.signals import ClassifierRM, ConformanceReport
 from reward_lens.signals.identity import observation
+from reward_lens.signals.sweeping import Progress
 
 
 def conformance_evidence(signal: ClassifierRM, report: ConformanceReport) -> Evidence:
@@ -47,7 +48,14 @@ def conformance_evidence(signal: ClassifierRM, report: ConformanceReport) -> Evi
     )
 
 
-def batch_effect(signal: ClassifierRM, pairs: Pairs, scores: Evidence, **options: Any) -> Evidence:
+def batch_effect(
+    signal: ClassifierRM,
+    pairs: Pairs,
+    scores: Evidence,
+    *,
+    progress: Progress | None = None,
+    **options: Any,
+) -> Evidence:
     """How much a score in half precision depends on what else is in the batch.
 
     Parameters
@@ -61,7 +69,7 @@ def batch_effect(signal: ClassifierRM, pairs: Pairs, scores: Evidence, **options
         Value float64 ``[pair]``: margin in a batch minus margin alone. Table ``summary``: the
         median and largest size as shares of the median |margin|, and how many pairs change sign.
     """
-    alone = preference(signal, pairs, **{**options, "batch_tokens": 1})
+    alone = preference(signal, pairs, **{**options, "batch_tokens": 1}, progress=progress)
     batched = scores.value.sel(pair=pairs.ids, side="margin").values.astype(float)
     single = alone.value.sel(side="margin").values.astype(float)
     gap, scale = batched - single, float(np.median(np.abs(single)))

@@ -6,20 +6,34 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from reward_lens.audit_calls import Call
+from reward_lens.audit_checks import batch_effect
 from reward_lens.backbone import TREE, engine_of
 from reward_lens.data import Pairs
+from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence
+from reward_lens.evidence.benchmark_rules import REWARDBENCH_SECTIONS
 from reward_lens.instruments import (
     attribution,
     attribution_patching,
+    bias_battery,
     compare_views,
     concept_dose_response,
     lens,
+    margin_distribution,
     patch_grid,
     path_effects,
+    preference,
+    reliability_curve,
+    section_accuracy,
     source_attribution,
+    style_accuracy,
     token_map,
+    worst_errors,
 )
+from reward_lens.instruments.bias_cases import chosen_edits
 from reward_lens.instruments.patch_targets import grid_targets
 from reward_lens.instruments.path_graph import all_ends
 from reward_lens.instruments.paths import TOP
@@ -31,6 +45,15 @@ from reward_lens.signals import ClassifierRM
 CAUSAL_SAMPLE = 64
 #: Pairs of these on which the estimates by gradient are held against exact effects.
 EXACT_SAMPLE = 16
+#: Pairs whose responses are edited by the bias battery, about seventy forwards a pair; style is
+#: controlled on so many times more, at eight forwards a pair. And errors that are kept with texts.
+BIASES, STYLED, ERRORS = 32, 3, 10
+_ONE_LINEAGE = "one lineage says nothing of how probable an outcome is"
+_RENDERED = (
+    "some pairs are rendered text or ids, which do not say where the response begins: edits need a "
+    "prompt and a response"
+)
+_NO_UNIT = "the median |margin| of its pairs is 0, so that there is no unit for a bias"
 #: What a causal instrument may cost, in forwards, where every patch is a whole forward.
 _FORWARDS = 600
 #: With fewer pairs there is nothing to say of a mean.
@@ -42,8 +65,8 @@ _PATCHING = ("patch_grid", "path_effects")
 #: The methods of a token map that cost no forward per token or step.
 _CHEAP = ("prefix", "gradient")
 
-#: Runs an instrument on a signal and pairs, given what was measured so far.
-Run = Callable[..., Evidence]
+#: How an instrument is called, given what was measured so far and the options of the audit.
+Prepare = Callable[[Mapping[str, Evidence], dict[str, Any]], Call]
 
 
 @dataclass(frozen=True)
@@ -54,8 +77,8 @@ class Job:
     ----------
     name : str
     pairs : Pairs
-    run : callable
-        ``run(signal, pairs, found, **options)``; ``found`` is the evidence so far, by name.
+    prepare : callable
+        ``prepare(found, options) -> Call``; ``found`` is the evidence so far, by name.
     needs : tuple of str
         Evidence without which it cannot run.
     lacks : str
@@ -66,7 +89,7 @@ class Job:
 
     name: str
     pairs: Pairs
-    run: Run
+    prepare: Prepare
     needs: tuple[str, ...] = ()
     lacks: str = ""
     note: str = ""
@@ -85,6 +108,10 @@ class Plan:
     seed : int
     concept : object, optional
         As :func:`~reward_lens.concept_dose_response` takes it.
+    biases : int
+        Pairs whose responses the bias battery edits; 0 leaves out what is measured on edits.
+    scored : Pairs, optional
+        All that are scored; those of the sample by default.
     calibrated : bool
         What is found is judged by scorecards, which are made on as many pairs as are patched: paths
         are followed on all of them, since of half of them a card would not speak.
@@ -97,6 +124,8 @@ class Plan:
     seed: int
     concept: Any = None
     calibrated: bool = False
+    biases: int = BIASES
+    scored: Pairs | None = None
 
     def jobs(self) -> list[Job]:
         """Every instrument, in the order they run; those that cannot say why."""
@@ -109,13 +138,53 @@ class Plan:
         lacking = {m: why_lacking(self.signal, m) for m in _CHEAP}
         methods = [m for m, why in lacking.items() if not why]
         no_tokens = "" if methods else "; ".join(lacking.values())
+        half_precision = self.signal.meta.dtype != "float32"
         return [
+            *self._reports(),
+            *(self._edited() if self.biases else []),
             Job("lens", self.some, _plain(lens), lacks="" if anatomy.blocks else reasons),
             Job("attribution", self.some, _plain(attribution), lacks=no_writes),
             Job("attribution_heads", self.some, _plain(attribution, by="head"), lacks=no_heads),
             *self._causal(no_writes, no_heads),
             Job("token_map", self.shown, _gradients(token_map, methods=methods), lacks=no_tokens),
             Job("source_attribution", self.shown, _plain(source_attribution), lacks=no_sources),
+            *([Job("batch_effect", self.some, _batch_effect)] if half_precision else []),
+        ]
+
+    def _reports(self) -> list[Job]:
+        """What the scores alone say, without a forward."""
+        given = self.some if self.scored is None else self.scored
+        jobs = [
+            Job("margin_distribution", given, _report(margin_distribution)),
+            Job("reliability_curve", given, _report(reliability_curve),
+                lacks=_ONE_LINEAGE if len(set(given.lineages)) < 2 else ""),
+            Job("worst_errors", given, _report(worst_errors, pairs=given, count=ERRORS)),
+        ]  # fmt: skip
+        # A part of a section is not what the benchmark calls by that name.
+        subsets = set(given.subsets)
+        if any(subsets.issuperset(s) for s in REWARDBENCH_SECTIONS.values()):
+            jobs.append(Job("section_accuracy", given, _report(section_accuracy)))
+        return jobs
+
+    def _edited(self) -> list[Job]:
+        """What is measured on edited responses."""
+        rendered = any(i.messages is None for i in (*self.some.chosen, *self.some.rejected))
+        lacks = _RENDERED if rendered else ""
+        battery = self.some.sample(self.biases, self.seed)
+        styled = self.some.sample(STYLED * self.biases, self.seed)
+
+        def bias_call(found: Mapping[str, Evidence], options: dict[str, Any]) -> Call:
+            margins = found["preference"].value.sel(side="margin", pair=battery.ids)
+            if not np.median(np.abs(margins)) > 0:
+                raise CapabilityError(_NO_UNIT)
+            edits, templated = chosen_edits(self.signal, None)
+            labels = [*(e.label for e in edits), *templated]
+            return Call(bias_battery, {**options, "max_responses": None, "seed": self.seed},
+                        recorded={"edits": labels})  # fmt: skip
+
+        return [
+            Job("bias_battery", battery, bias_call, lacks=lacks),
+            Job("style_accuracy", styled, _plain(style_accuracy, seed=self.seed), lacks=lacks),
         ]
 
     def calibration(self) -> tuple[tuple[str, ...], Pairs]:
@@ -143,17 +212,24 @@ class Plan:
                 needs=("attribution_heads", "patch_grid_heads"), lacks=heads.lacks),
             self._paths(grid.pairs if self.calibrated else half, grid.lacks),
             Job("attribution_patching", half,
-                _gradients(attribution_patching, positions=self.positions, seed=self.seed,
-                           sample=EXACT_SAMPLE if self.fast else _FEWEST),
+                _gradients(attribution_patching, exchanges=1, positions=self.positions,
+                           seed=self.seed, sample=EXACT_SAMPLE if self.fast else _FEWEST),
                 lacks=grid.lacks),
         ]  # fmt: skip
         if self.concept is not None:
             # With whole forwards an earlier layer would cost one for every dose and item.
             layer = self.signal.meta.n_layers // 2 if self.fast else None
-            jobs.append(Job("concept_dose_response", grid.pairs,
-                            _plain(concept_dose_response, concept=self.concept, layer=layer,
-                                   seed=self.seed)))  # fmt: skip
+            jobs.append(Job("concept_dose_response", grid.pairs, self._doses(layer)))
         return jobs
+
+    def _doses(self, layer: int | None) -> Prepare:
+        """How the reward answers to the concept, which is on record only once it is fitted."""
+
+        def prepare(found: object, options: dict[str, Any]) -> Call:
+            more = {"concept": self.concept, "layer": layer, "seed": self.seed}
+            return Call(concept_dose_response, {**options, **more}, kept=False)
+
+        return prepare
 
     @property
     def averaged(self) -> bool:
@@ -175,25 +251,25 @@ class Plan:
 
     def _grid(self, name: str, by: str, lacks: str) -> Job:
         if lacks:
-            return Job(name, self.some, patch_grid, lacks=lacks)
+            return Job(name, self.some, _plain(patch_grid), lacks=lacks)
         patches = _DIRECTIONS * len(grid_targets(self.signal.trunk.anatomy, by))
         pairs, why, note = self._affordable(name, self.some, patches)
-        run = _plain(patch_grid, by=by, positions=self.positions)
-        return Job(name, pairs, run, lacks=why, note=note)
+        prepare = _plain(patch_grid, exchanges=_DIRECTIONS, by=by, positions=self.positions)
+        return Job(name, pairs, prepare, lacks=why, note=note)
 
     def _paths(self, half: Pairs, lacks: str) -> Job:
         name, needs = "path_effects", ("patch_grid",)
         if lacks:
-            return Job(name, half, path_effects, lacks=lacks)
+            return Job(name, half, _plain(path_effects), lacks=lacks)
         runs = _DIRECTIONS * TOP * (1 + len(all_ends(self.signal.trunk.anatomy)))
         pairs, why, note = self._affordable(name, half, runs)
 
-        def run(signal: ClassifierRM, pairs: Pairs, found: Mapping[str, Evidence],
-                **options: Any) -> Evidence:  # fmt: skip
+        def prepare(found: Mapping[str, Evidence], options: dict[str, Any]) -> Call:
             senders = largest_effects(found["patch_grid"], TOP)
-            return path_effects(signal, pairs, senders=senders, positions=self.positions, **options)
+            more = {"senders": senders, "positions": self.positions}
+            return Call(path_effects, {**options, **more}, idle=("top",), exchanges=_DIRECTIONS)
 
-        return Job(name, pairs, run, needs, why, note)
+        return Job(name, pairs, prepare, needs, why, note)
 
     def _affordable(self, name: str, pairs: Pairs, runs: int) -> tuple[Pairs, str, str]:
         """The pairs for an instrument that needs so many runs a pair; or why none; and a note."""
@@ -209,38 +285,59 @@ class Plan:
         return pairs.sample(size, self.seed), "", note
 
 
-def _plain(instrument: Callable[..., Evidence], **more: Any) -> Run:
+def scoring(parts: Mapping[str, Any] | None, options: dict[str, Any]) -> Call:
+    """The scores of all pairs; which pairs are in which part is not on record."""
+
+    def fits(evidence: Evidence) -> bool:
+        return not evidence.tables["accuracy"]["group"].str.startswith("part=").any()
+
+    more = {**options, "parts": parts}
+    return Call(preference, more, idle=("parts",), kept=not parts, fits=fits)
+
+
+def _plain(instrument: Callable[..., Evidence], exchanges: int = 0, **more: Any) -> Prepare:
     """An instrument that looks at nothing measured before."""
 
-    def run(signal: ClassifierRM, pairs: Pairs, found: object, **options: Any) -> Evidence:
-        return instrument(signal, pairs, **more, **options)
+    def prepare(found: object, options: dict[str, Any]) -> Call:
+        return Call(instrument, {**options, **more}, exchanges=exchanges)
 
-    return run
+    return prepare
 
 
-def _gradients(instrument: Callable[..., Evidence], **more: Any) -> Run:
+def _gradients(instrument: Callable[..., Evidence], exchanges: int = 0, **more: Any) -> Prepare:
     """The same where a backward pass keeps every layer: a quarter of the tokens at a time."""
 
-    def run(signal: ClassifierRM, pairs: Pairs, found: object, **options: Any) -> Evidence:
-        batch_tokens = max(1, options.pop("batch_tokens") // 4)
-        return instrument(signal, pairs, batch_tokens=batch_tokens, **more, **options)
+    def prepare(found: object, options: dict[str, Any]) -> Call:
+        batch_tokens = max(1, options["batch_tokens"] // 4)
+        given = {**options, **more, "batch_tokens": batch_tokens}
+        return Call(instrument, given, exchanges=exchanges)
 
-    return run
+    return prepare
 
 
-def _views(attribution_name: str, grid_name: str, **more: Any) -> Run:
-    """Compare two views that were measured before."""
+def _report(instrument: Callable[..., Evidence], **more: Any) -> Prepare:
+    """What is read off the scores."""
 
-    def run(
-        signal: ClassifierRM, pairs: Pairs, found: Mapping[str, Evidence], **options: Any
-    ) -> Evidence:
-        return compare_views(
-            signal,
-            pairs,
-            attribution=found[attribution_name],
-            grid=found[grid_name],
-            **more,
-            **options,
-        )
+    def prepare(found: Mapping[str, Evidence], options: dict[str, Any]) -> Call:
+        preferred = found["preference"]
 
-    return run
+        def run(signal: object, pairs: object, progress: object) -> Evidence:
+            return instrument(preferred, **more)
+
+        return Call(run, {}, free=True)
+
+    return prepare
+
+
+def _views(attribution_name: str, grid_name: str, **more: Any) -> Prepare:
+    """Compare two views that were measured before; it runs no forward."""
+
+    def prepare(found: Mapping[str, Evidence], options: dict[str, Any]) -> Call:
+        both = {"attribution": found[attribution_name], "grid": found[grid_name]}
+        return Call(compare_views, {**options, **both, **more}, free=True)
+
+    return prepare
+
+
+def _batch_effect(found: Mapping[str, Evidence], options: dict[str, Any]) -> Call:
+    return Call(batch_effect, {**options, "scores": found["preference"]})

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from reward_lens.audit_checks import batch_effect, conformance_evidence
-from reward_lens.audit_plan import Job, Plan
+from reward_lens.audit_calls import Call
+from reward_lens.audit_checks import conformance_evidence
+from reward_lens.audit_plan import BIASES, Job, Plan, scoring
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import CapabilityError, DataError, RewardLensError, TokenizeError
 from reward_lens.evidence import Evidence, EvidenceStore
-from reward_lens.instruments import Concept, preference
+from reward_lens.instruments import Concept
 from reward_lens.instruments.labelled import as_labelled
 from reward_lens.organisms.calibration import calibrate as make_scorecards
 from reward_lens.organisms.calibration_cards import Calibration
+from reward_lens.progress import Reporter, Silent, watched
 from reward_lens.signals import ClassifierRM, ConformanceReport, run_conformance
 from reward_lens.signals.classifier import BATCH_TOKENS
 
@@ -27,21 +29,6 @@ SHOWN = 12
 #: Longest side of a pair whose text is shown, and all shown texts together, in tokens: the page
 #: stays under 500 kB.
 SHOWN_TOKENS, SHOWN_IN_ALL = 200, 1200
-
-
-class Reporter(Protocol):
-    """What the audit tells whoever watches."""
-
-    def stage(self, name: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Begin a stage of ``total`` forwards; the context is told how many each batch finished."""
-
-
-class Silent:
-    """Tells nobody anything."""
-
-    def stage(self, name: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Begin a stage."""
-        return nullcontext(lambda done: None)
 
 
 @dataclass(frozen=True)
@@ -67,6 +54,8 @@ class Audit:
         What instruments warned of.
     calibration : Calibration, optional
         Scorecards that were made before.
+    resumed : tuple of str
+        What was taken from the store instead of being measured again.
     """
 
     conformance: ConformanceReport
@@ -78,6 +67,7 @@ class Audit:
     not_offered: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     calibration: Calibration | None = None
+    resumed: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Evidence:
         return self.evidence[name]
@@ -92,7 +82,10 @@ class Audit:
 
     @property
     def forwards(self) -> float:
-        """What was spent on instruments, in forwards of one item; without conformance."""
+        """What was spent on instruments, now or before, in forwards of one item.
+
+        Without conformance.
+        """
         return sum(e.provenance.cost_forwards for e in self.evidence.values())
 
 
@@ -102,6 +95,7 @@ def audit(
     *,
     sample: int = SAMPLE,
     causal_sample: int | None = None,
+    biases: int = BIASES,
     seed: int = 0,
     parts: Mapping[str, Sequence[str]] | None = None,
     concept: Any = None,
@@ -125,6 +119,9 @@ def audit(
         Pairs of that sample on which activations are patched; paths and gradients on half of them.
         64 by default, and fewer (said in the notes) on a trunk where every patch is a whole
         forward; with a number given here it is taken whatever that costs.
+    biases : int
+        Pairs of that sample whose responses are edited, to see what is rewarded beside what is
+        said; some seventy forwards a pair. 0 leaves out what is measured on edits.
     seed : int
         Of the samples.
     parts : mapping of str to sequence of ids, optional
@@ -137,12 +134,16 @@ def audit(
     readout : str, optional
         ``composite`` for a gated head (its native score), else ``reward``, by default.
     store : EvidenceStore, optional
-        What is measured is appended to it; then every reading has the rung that its records
-        support, as long as it is open. Paths are followed on all pairs that are patched then, since
-        scorecards are made on as many.
+        What is measured is appended to it at once, and what is there already is not measured again:
+        the same instrument of the same signal, pairs and options, by the same versions on the same
+        machine. So an audit that was interrupted goes on where it stopped. Every reading has the
+        rung that the store's records support, as long as it is open. Paths are followed on all
+        pairs that are patched then, since scorecards are made on as many.
     calibrate : bool
         First make scorecards of the instruments on this model, on the pairs that are patched; see
         :func:`~reward_lens.calibrate`. They need a store.
+    reporter : Reporter, optional
+        Told of every stage; bars in a terminal and lines in a notebook by default.
 
     Returns
     -------
@@ -156,7 +157,7 @@ def audit(
     TokenizeError
         If an item of the concept is too long.
     """
-    told = reporter or Silent()
+    told = reporter or watched()
     every = as_pairs(pairs)
     if parts is not None:
         parts = {name: part.ids for name, part in every.split(parts).items()}
@@ -164,6 +165,8 @@ def audit(
     signal.readout(chosen)  # an unknown one is refused before any work
     if causal_sample is not None and causal_sample < 1:
         raise DataError(f"causal_sample={causal_sample}: patch at least one pair")
+    if biases < 0:
+        raise DataError(f"biases={biases}: edit the responses of so many pairs, or of none with 0")
     if calibrate and store is None:
         raise DataError("calibrate=True keeps its scorecards in an evidence store: give a store")
     concept = _read_concept(signal, concept, truncate)
@@ -175,23 +178,49 @@ def audit(
     options: dict[str, Any] = {"readout": chosen, "truncate": truncate}
     options["batch_tokens"] = batch_tokens
     evidence = {"conformance": conformance_evidence(signal, conformance)}
-    with told.stage("scores", 2 * len(given)) as done:
-        scores = preference(signal, given, parts=parts, progress=done, **options)
-        evidence["preference"] = scores
+    desk = _Desk(signal, told, store)
+    scores = desk.measure("preference", scoring(parts, options), given)
+    evidence["preference"] = scores
     found = Audit(conformance, evidence, given, _worth_showing(given, scores), left_out)
     notes: list[str] = []
-    plan = Plan(signal, some, found.shown, causal_sample, seed, concept, store is not None)
+    plan = Plan(signal, some, found.shown, causal_sample, seed, concept, store is not None, biases,
+                given)  # fmt: skip
     if calibrate:
         found = replace(found, calibration=_calibrated(signal, plan, store, told, notes, options))
     for job in plan.jobs():
-        notes += _run(job, signal, found, told, options)
-    if signal.meta.dtype != "float32":
-        with told.stage("batch effect", 2 * len(some)) as done:
-            evidence["batch_effect"] = batch_effect(signal, some, scores, **options)
-            done(2 * len(some))
+        notes += _run(job, desk, found, options)
     if store is not None:
         store.append_all(evidence.values())
-    return replace(found, notes=tuple(notes))
+    if desk.resumed:
+        notes.append(
+            f"Taken from the store, where an earlier run put it: {', '.join(desk.resumed)}. What "
+            f"instruments warned of then is not said again."
+        )
+    return replace(found, notes=tuple(notes), resumed=tuple(desk.resumed))
+
+
+@dataclass
+class _Desk:
+    """Where instruments are run, or taken from the store what an earlier run left there."""
+
+    signal: ClassifierRM
+    told: Reporter
+    store: EvidenceStore | None
+    resumed: list[str] = field(default_factory=list)
+
+    def measure(self, name: str, call: Call, pairs: Pairs) -> Evidence:
+        """Evidence of a call; appended to the store as soon as it is there."""
+        if self.store is not None:
+            known = call.in_store(self.store, self.signal, pairs.fingerprint)
+            if known is not None:
+                self.resumed.append(name)
+                return known
+        told = Silent() if call.free else self.told
+        with told.stage(name, 2 * len(pairs)) as done:
+            found = call.instrument(self.signal, pairs, progress=done, **call.options)
+        if self.store is not None:
+            self.store.append(found)
+        return found
 
 
 def _calibrated(
@@ -226,9 +255,7 @@ def _calibrated(
     return found
 
 
-def _run(
-    job: Job, signal: ClassifierRM, found: Audit, told: Reporter, options: dict[str, Any]
-) -> list[str]:
+def _run(job: Job, desk: _Desk, found: Audit, options: dict[str, Any]) -> list[str]:
     """Run one instrument and keep what it gave, or why it gave nothing; returns notes."""
     if job.lacks:
         found.not_offered[job.name] = job.lacks
@@ -239,15 +266,11 @@ def _run(
         why = f"it takes {' and '.join(unmet)}, which did not run"
         (found.missing if failed else found.not_offered)[job.name] = why
         return []
-    with (
-        told.stage(job.name, 2 * len(job.pairs)) as done,
-        warnings.catch_warnings(record=True) as caught,
-    ):
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
-            found.evidence[job.name] = job.run(
-                signal, job.pairs, found.evidence, progress=done, **options
-            )
+            call = job.prepare(found.evidence, options)
+            found.evidence[job.name] = desk.measure(job.name, call, job.pairs)
         except CapabilityError as error:
             found.not_offered[job.name] = str(error)
         except RewardLensError as error:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from reward_lens.cli_calibrate import say
+from reward_lens.cli_config import Config
+from reward_lens.cli_limits import FailOver, FailUnder, as_json, asked_limits, judged
 from reward_lens.cli_options import (
     Bars,
     Base,
@@ -43,6 +46,10 @@ if TYPE_CHECKING:
     from reward_lens.data import Pairs
     from reward_lens.evidence import Evidence, EvidenceStore
     from reward_lens.signals import ClassifierRM, SignalMeta
+    from reward_lens.thresholds import Threshold
+
+#: As a shell says that a command ended by an interrupt.
+INTERRUPTED = 130
 
 
 def audit(
@@ -59,6 +66,9 @@ def audit(
     causal_sample: Annotated[
         int | None, typer.Option(help="Pairs of it that are patched; 64, or what is affordable.")
     ] = None,
+    biases: Annotated[
+        int, typer.Option(help="Pairs of it whose responses are edited to find biases; 0: none.")
+    ] = 32,
     seed: Annotated[int, typer.Option(help="Of the samples.")] = 0,
     concept: Annotated[
         Path | None,
@@ -66,7 +76,10 @@ def audit(
     ] = None,
     store: Annotated[
         Path | None,
-        typer.Option(help="Evidence store to append to; its records say how far to trust."),
+        typer.Option(
+            help="Evidence store to append to; its records say how far to trust, and what is there "
+            "is not measured again."
+        ),
     ] = None,
     calibrate: Annotated[
         bool,
@@ -89,9 +102,13 @@ def audit(
     revision: Revision = None,
     batch_tokens: BatchTokens = 4096,
     allow_download: Download = False,
+    fail_under: FailUnder = None,
+    fail_over: FailOver = None,
+    config: Config = None,
 ) -> None:
     """Prove the load, score pairs, run the instruments; write a report and its evidence.
 
+    Exits 1 if a check or an instrument fails, or a limit is broken (--fail-under, --fail-over).
     With --calibrate the store is OUTPUT.evidence.db unless it is named.
     """
     check_parent(output, pairs)
@@ -102,28 +119,52 @@ def audit(
     from reward_lens.data import load_pairs
 
     with ExitStack() as stack, plain_errors():
+        limits = asked_limits(ctx, fail_under, fail_over)
         opened = None if store is None else stack.enter_context(_opened(store))
         given = load_pairs(pairs, limit=limit, allow_download=allow_download)
         parts = _parts(split, given)
         labelled = None if concept is None else read_concept(concept)
         signal = load(model, ctx)
-        found = run_audit(
-            signal,
-            given,
-            sample=sample,
-            causal_sample=causal_sample,
-            seed=seed,
-            parts=parts,
-            concept=labelled,
-            truncate=cut,
-            readout=readout,
-            store=opened,
-            calibrate=calibrate,
-            batch_tokens=batch_tokens,
-            reporter=Bars(),
-        )
+        with _interruptible(opened, output):
+            found = run_audit(
+                signal,
+                given,
+                sample=sample,
+                causal_sample=causal_sample,
+                biases=biases,
+                seed=seed,
+                parts=parts,
+                concept=labelled,
+                truncate=cut,
+                readout=readout,
+                store=opened,
+                calibrate=calibrate,
+                batch_tokens=batch_tokens,
+                reporter=Bars(),
+            )
         # Trust is asked of the store, so that the page is written while it is open.
-        _finish(signal, found, output, json, notes=(), store=store)
+        _finish(signal, found, output, json, notes=(), store=store, limits=limits)
+
+
+@contextmanager
+def _interruptible(store: EvidenceStore | None, output: Path) -> Iterator[None]:
+    """Where the run is interrupted, say what is kept and how to go on."""
+    before = 0 if store is None else len(store)
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("\nreward-lens: interrupted; no report was written", err=True)
+        if store is None:
+            typer.echo(
+                f"nothing is kept; with --store {output.with_suffix('.evidence.db')} an audit goes "
+                f"on where it stopped",
+                err=True,
+            )
+        else:
+            new = list(dict.fromkeys(e.instrument for e in store.find(since=before)))
+            typer.echo(f"{store.path} keeps {', '.join(new) or 'nothing new'}", err=True)
+            typer.echo("the same command goes on from there", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _opened(store: Path) -> EvidenceStore:
@@ -155,8 +196,10 @@ def _finish(
     notes: tuple[str, ...],
     title: str | None = None,
     store: Path | None = None,
+    limits: Sequence[Threshold] = (),
 ) -> None:
     """Write page and evidence, say where they are, exit by what was found."""
+    from reward_lens.errors import DataError
     from reward_lens.evidence import with_all_parents, write_jsonl
     from reward_lens.report import Page, write_page
 
@@ -187,6 +230,10 @@ def _finish(
     write_page(output, page, found.evidence, found.shown)
     say_left_out(found.left_out)
     i = found["preference"].interval("accuracy")
+    try:
+        held = judged(limits, found.evidence)
+    except DataError as error:
+        raise DataError(f"{error} (the report is written all the same: {output})") from error
     if json:
         typer.echo(jsonlib.dumps({
             "report": str(output), "evidence": str(beside), "passed": found.passed,
@@ -195,6 +242,7 @@ def _finish(
             "forwards": found.forwards, "not_offered": found.not_offered,
             "store": None if store is None else str(store),
             "trust": {name: e.trust.name.lower() for name, e in found.evidence.items()},
+            "resumed": list(found.resumed), "limits": as_json(held),
         }))  # fmt: skip
     else:
         if not found.conformance.passed:
@@ -203,13 +251,15 @@ def _finish(
             typer.echo(f"{name} did not run: {why}", err=True)
         typer.echo(f"accuracy {i.estimate:.3f} ({i.low:.3f} to {i.high:.3f}) on {i.n} pairs")
         typer.echo(f"cost: {found.forwards:.0f} forwards of one item")
+        if found.resumed:
+            typer.echo(f"of them from the store: {', '.join(found.resumed)}")
         typer.echo(f"report: {output}")
         typer.echo(f"evidence: {beside}")
         if found.calibration is not None:
             say(found.calibration)
         if store is not None:
             _say_trust(found, store)
-    raise typer.Exit(0 if found.passed else 1)
+    raise typer.Exit(0 if found.passed and all(one.passed for one in held) else 1)
 
 
 def _say_trust(found: Audit, store: Path) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reward_lens.progress import Bars as Bars
+
 if TYPE_CHECKING:
     from reward_lens.signals import ClassifierRM
 
@@ -60,33 +62,6 @@ def plain_errors() -> Iterator[None]:
             raise
         typer.echo(f"reward-lens: {error}", err=True)
         raise typer.Exit(2) from error
-
-
-class Bars:
-    """Progress bars for whoever watches a terminal, on standard error; lines elsewhere."""
-
-    @contextmanager
-    def stage(self, name: str, total: int) -> Iterator[Any]:
-        """Show one stage."""
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Remaining
-
-        console = Console(stderr=True)
-        if not console.is_terminal:
-            typer.echo(f"{name} ({total})", err=True)
-            yield lambda done: None
-            return
-        columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, Remaining(), console=console) as bars:
-            task = bars.add_task(name, total=total)
-
-            def advance(done: int) -> None:
-                bars.advance(task, done)
-                # Some instruments go over the items more than once.
-                bars.update(task, total=max(total, bars.tasks[task].completed))
-
-            yield advance
 
 
 def load(model: str, ctx: typer.Context, *, quickcheck: bool = True) -> ClassifierRM:

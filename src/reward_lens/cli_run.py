@@ -40,6 +40,13 @@ if TYPE_CHECKING:
     from reward_lens.evidence import Evidence
     from reward_lens.signals import ClassifierRM
 
+#: The same for those that are read off the scores of ``preference`` and run no forward.
+REPORTS: dict[str, tuple[str, ...]] = {
+    "margin_distribution": ("summary",),
+    "reliability_curve": ("ece", "curve"),
+    "section_accuracy": ("sections", "subsets"),
+    "worst_errors": ("errors",),
+}
 #: Instrument -> the tables that are printed.
 INSTRUMENTS: dict[str, tuple[str, ...]] = {
     "preference": ("accuracy", "margins", "positions", "head_ties"),
@@ -54,7 +61,16 @@ INSTRUMENTS: dict[str, tuple[str, ...]] = {
     "concept_dose_response": ("slope", "curve", "concept", "band", "engine"),
     "compare_views": ("agreement", "components"),
     "objective_geometry": ("rows", "scores"),
+    "bias_battery": ("null", "unit", "effects", "against_neutral"),
+    "style_accuracy": ("levels", "observed"),
+    "prompt_snr": ("variants", "left_out"),
+    "best_of_n": ("accuracy", "ties"),
+    **REPORTS,
 }
+#: What is measured on prompts with several responses each, not on pairs.
+_ON_CHOICES = ("best_of_n",)
+#: Characters of a cell that are printed; the evidence has all.
+_MOST_CHARACTERS = 72
 SUFFIXES = (".jsonl", ".csv", ".parquet")
 
 
@@ -123,15 +139,23 @@ def run(
     if batch_tokens is not None:
         options["batch_tokens"] = batch_tokens
     from reward_lens.auditing import fitting_pairs
-    from reward_lens.data import load_pairs
+    from reward_lens.data import load_choices, load_pairs
 
-    measure = _function(instrument)
+    function = _function(instrument)
     with plain_errors():
-        options |= parse_settings(measure, settings or [])
-        given = load_pairs(pairs, limit=limit, allow_download=allow_download)
+        options |= parse_settings(function, settings or [])
+        fit: Any
+        left_out: dict[str, str] = {}
+        if instrument in _ON_CHOICES:
+            fit = load_choices(pairs, limit=limit)
+        else:
+            fit = load_pairs(pairs, limit=limit, allow_download=allow_download)
         signal = load(model, ctx)
-        options |= _readout(signal, instrument, measure, readout)
-        fit, left_out = fitting_pairs(signal, given, options["truncate"])
+        measure = _of_scores(function) if instrument in REPORTS else function
+        scorer = _function("preference") if instrument in REPORTS else function
+        options |= _readout(signal, instrument, scorer, readout)
+        if instrument not in _ON_CHOICES:
+            fit, left_out = fitting_pairs(signal, fit, options["truncate"])
         with (
             Bars().stage(instrument, 2 * len(fit)) as done,
             warnings.catch_warnings(record=True) as caught,
@@ -158,6 +182,20 @@ def _function(instrument: str) -> Callable[..., Evidence]:
 
     found: Callable[..., Evidence] = getattr(reward_lens.instruments, instrument)
     return found
+
+
+def _of_scores(report: Callable[..., Evidence]) -> Callable[..., Evidence]:
+    """A report as an instrument: the pairs are scored, and it is read off the scores."""
+    import inspect
+
+    own = inspect.signature(report).parameters
+
+    def measure(signal: ClassifierRM, pairs: Any, **options: Any) -> Evidence:
+        mine = {k: options.pop(k) for k in list(options) if k in own}
+        more = {"pairs": pairs} if "pairs" in own else {}
+        return report(_function("preference")(signal, pairs, **options), **more, **mine)
+
+    return measure
 
 
 def _show(instrument: str | None) -> None:
@@ -231,20 +269,33 @@ def _say(found: Evidence, written: list[Path]) -> None:
 
 
 def _print(name: str, table: pd.DataFrame) -> None:
-    """Print a table of the evidence: of many effects the largest, and one note for all once."""
+    """Print a table of the evidence: of many effects the largest, and one note for all once.
+
+    Long texts are shortened.
+    """
     from reward_lens.report.numbers import shown
 
     title, note = name, ""
     if len(table) > MOST_ROWS and "mean_size" in table:
         title = f"{name}, largest mean_size first"
         table = table.sort_values("mean_size", ascending=False, kind="stable")
+    if len(table) > MOST_ROWS and "threshold" in table:
+        title = f"{name}, largest for their threshold first"
+        size = table["mean"].abs() / table["threshold"]
+        table = table.loc[size.sort_values(ascending=False, kind="stable").index]
     if "note" in table and table["note"].nunique() == 1:
         note = str(table["note"].iloc[0])
         table = table.drop(columns="note")
     rows = [
-        [shown(v, ".4g") if isinstance(v, float) else str(v) for v in row]
+        [shown(v, ".4g") if isinstance(v, float) else _short(str(v)) for v in row]
         for row in table.itertuples(index=False)
     ]
     print_table(title, [str(c) for c in table], rows)
     if note:
         typer.echo(f"note: {note}")
+
+
+def _short(text: str) -> str:
+    """The beginning of a long text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}…"

@@ -13,7 +13,7 @@ from fault_subjects import subject as shared_subject
 from transformers import AutoModelForSequenceClassification, Olmo2Config
 
 import reward_lens as rl
-from reward_lens.auditing import batch_effect
+from reward_lens.audit_checks import batch_effect
 from reward_lens.backbone import Site
 from reward_lens.data import Item
 from reward_lens.evidence import read_jsonl, write_jsonl

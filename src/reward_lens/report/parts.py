@@ -38,13 +38,26 @@ class Table:
 
 
 @dataclass(frozen=True)
+class TextPair:
+    """One pair with its texts: what is said of it, its prompt, and name, score, text of a side."""
+
+    id: str
+    subset: str
+    about: Markup
+    prompt: str
+    sides: list[tuple[str, Markup, str]]
+
+
+@dataclass(frozen=True)
 class Part:
-    """Text, figures and tables under a heading of their own."""
+    """Text, figures and tables, and pairs with their texts, under a heading of their own."""
 
     title: str
     text: list[Cell] = field(default_factory=list)
     figures: list[Figure] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+    labels: str = ""
+    texts: list[TextPair] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -102,6 +115,11 @@ def interval(number: Numbers, name: str, key: str, form: str = ".3f") -> Markup:
     """An estimate with its interval, every number traced."""
     n = {f: number(name, f"interval/{key}/{f}", form) for f in ("estimate", "low", "high")}
     return Markup("{} (95 % interval {} to {})").format(n["estimate"], n["low"], n["high"])
+
+
+def because(note: str) -> str:
+    """A note in brackets, where there is one."""
+    return f" ({note})" if note else ""
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

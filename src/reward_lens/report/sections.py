@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 from markupsafe import Markup
@@ -10,6 +11,8 @@ from markupsafe import Markup
 from reward_lens.data import Pairs
 from reward_lens.evidence import Evidence
 from reward_lens.report import figures
+from reward_lens.report.accuracy import accuracy_parts
+from reward_lens.report.biases import biases
 from reward_lens.report.causes import causes
 from reward_lens.report.numbers import Numbers, resolve
 from reward_lens.report.pair_texts import pair_section
@@ -19,26 +22,28 @@ from reward_lens.report.parts import (
     Figure,
     Section,
     Table,
+    because,
     interval,
     labels,
     records,
 )
 from reward_lens.report.standings import standings_section
-from reward_lens.report.summary import because, summary
+from reward_lens.report.summary import summary
 
 
 def build_sections(
     evidence: Mapping[str, Evidence], shown: Pairs, number: Numbers, missing: Mapping[str, str]
 ) -> list[Section]:
     """Every section whose evidence is there, in reading order; then what did not run."""
-    makers = {
-        "conformance": _conformance,
-        "preference": _preference,
-        "lens": _lens,
-        "attribution": _attribution,
-        "attribution_heads": _heads,
-    }
-    found = [make(evidence[k], number) for k, make in makers.items() if k in evidence]
+    found = [
+        _conformance(evidence["conformance"], number),
+        replace(
+            _preference(evidence["preference"], number), parts=accuracy_parts(evidence, number)
+        ),
+    ]
+    found += [section] if (section := biases(evidence, number)) is not None else []
+    makers = {"lens": _lens, "attribution": _attribution, "attribution_heads": _heads}
+    found += [make(evidence[k], number) for k, make in makers.items() if k in evidence]
     found += [section] if (section := causes(evidence, number)) is not None else []
     if "batch_effect" in evidence:
         found.append(_batch_effect(evidence["batch_effect"], number))

@@ -8,9 +8,13 @@ from collections.abc import Mapping
 from markupsafe import Markup
 
 from reward_lens.evidence import Evidence, Interval
+from reward_lens.report.biases import verdict
 from reward_lens.report.numbers import Numbers
-from reward_lens.report.parts import Cell, interval
+from reward_lens.report.parts import Cell, because, interval
 from reward_lens.report.standings import trust_answer
+
+#: Named biases on the first screen.
+_NAMED = 3
 
 
 def summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str, Cell]]:
@@ -30,6 +34,8 @@ def summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str
             number("preference", "interval/accuracy/clusters", "d"),
         ) + _against_half(i),
     ))  # fmt: skip
+    if "bias_battery" in evidence:
+        said.append(("What is it biased to?", verdict(evidence["bias_battery"], number, _NAMED)))
     said.append((
         "Does length matter?",
         Markup("Within a prompt, one e-fold of length changes the score by {} reward{}. Over all "
@@ -82,11 +88,6 @@ def _largest_cause(evidence: Mapping[str, Evidence], number: Numbers) -> Cell:
 
 def _listed(names: list[str]) -> str:
     return f" (failed: {', '.join(names)})" if names else ""
-
-
-def because(note: str) -> str:
-    """A note in brackets, where there is one."""
-    return f" ({note})" if note else ""
 
 
 def _against_half(i: Interval) -> str:
