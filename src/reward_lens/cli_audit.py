@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json as jsonlib
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from reward_lens.cli_calibrate import say
+from reward_lens.cli_calibrate import interruptible, not_calibrated, say
 from reward_lens.cli_config import Config
 from reward_lens.cli_limits import FailOver, FailUnder, as_json, asked_limits, judged
 from reward_lens.cli_options import (
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
     from reward_lens.signals import ClassifierRM, SignalMeta
     from reward_lens.thresholds import Threshold
 
-#: As a shell says that a command ended by an interrupt.
-INTERRUPTED = 130
+#: How an audit's note begins that says why a calibration could not begin.
+_NO_CARDS = "no scorecards were made: "
 
 
 def audit(
@@ -125,7 +125,9 @@ def audit(
         parts = _parts(split, given)
         labelled = None if concept is None else read_concept(concept)
         signal = load(model, ctx)
-        with _interruptible(opened, output):
+        beside = output.with_suffix(".evidence.db")
+        without = f"nothing is kept; with --store {beside} an audit goes on where it stopped"
+        with interruptible(opened, "no report was written", without):
             found = run_audit(
                 signal,
                 given,
@@ -143,28 +145,7 @@ def audit(
                 reporter=Bars(),
             )
         # Trust is asked of the store, so that the page is written while it is open.
-        _finish(signal, found, output, json, notes=(), store=store, limits=limits)
-
-
-@contextmanager
-def _interruptible(store: EvidenceStore | None, output: Path) -> Iterator[None]:
-    """Where the run is interrupted, say what is kept and how to go on."""
-    before = 0 if store is None else len(store)
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo("\nreward-lens: interrupted; no report was written", err=True)
-        if store is None:
-            typer.echo(
-                f"nothing is kept; with --store {output.with_suffix('.evidence.db')} an audit goes "
-                f"on where it stopped",
-                err=True,
-            )
-        else:
-            new = list(dict.fromkeys(e.instrument for e in store.find(since=before)))
-            typer.echo(f"{store.path} keeps {', '.join(new) or 'nothing new'}", err=True)
-            typer.echo("the same command goes on from there", err=True)
-        raise typer.Exit(INTERRUPTED) from None
+        _finish(signal, found, output, json, store=store, limits=limits, calibrate=calibrate)
 
 
 def _opened(store: Path) -> EvidenceStore:
@@ -193,10 +174,11 @@ def _finish(
     found: Audit,
     output: Path,
     json: bool,
-    notes: tuple[str, ...],
+    notes: tuple[str, ...] = (),
     title: str | None = None,
     store: Path | None = None,
     limits: Sequence[Threshold] = (),
+    calibrate: bool = False,
 ) -> None:
     """Write page and evidence, say where they are, exit by what was found."""
     from reward_lens.errors import DataError
@@ -230,6 +212,10 @@ def _finish(
     write_page(output, page, found.evidence, found.shown)
     say_left_out(found.left_out)
     i = found["preference"].interval("accuracy")
+    cards = _cards(found) if calibrate else None
+    if cards is not None and not cards["cards"]:
+        why = "; ".join([*cards["notes"], *cards["skipped"].values()])
+        typer.echo(f"reward-lens: {not_calibrated(why.removeprefix(_NO_CARDS))}", err=True)
     try:
         held = judged(limits, found.evidence)
     except DataError as error:
@@ -242,6 +228,8 @@ def _finish(
             "forwards": found.forwards, "not_offered": found.not_offered,
             "store": None if store is None else str(store),
             "trust": {name: e.trust.name.lower() for name, e in found.evidence.items()},
+            "because": {name: list(e.standing.because) for name, e in found.evidence.items()},
+            "calibration": cards, "notes": list(found.notes),
             "resumed": list(found.resumed), "limits": as_json(held),
         }))  # fmt: skip
     else:
@@ -262,12 +250,27 @@ def _finish(
     raise typer.Exit(0 if found.passed and all(one.passed for one in held) else 1)
 
 
+def _cards(found: Audit) -> dict[str, Any]:
+    """What a calibration that was asked for made, and why not more."""
+    made = found.calibration
+    if made is None:
+        why = [note for note in found.notes if note.startswith(_NO_CARDS)]
+        return {"cards": {}, "skipped": {}, "notes": why}
+    passed = {name: card.passed for name, card in made.cards.items()}
+    return {"cards": passed, "skipped": dict(made.skipped), "notes": list(made.notes)}
+
+
 def _say_trust(found: Audit, store: Path) -> None:
-    """Print which measurements stand above exploratory, and which instruments failed."""
-    standings = {name: e.standing for name, e in found.evidence.items()}
-    for name, standing in standings.items():
-        if standing.above or standing.failed:
-            typer.echo(f"{name}: {standing.name}")
+    """Print which measurements a scorecard speaks of, and what it says of them."""
+    from reward_lens.report.parts import only_below, rung
+    from reward_lens.report.standings import under_the_limit
+
+    for name, e in found.evidence.items():
+        standing = e.standing
+        if only_below(standing):
+            typer.echo(f"{name}: {rung(standing)}: it {under_the_limit(standing)}")
+        elif standing.above or standing.failed:
+            typer.echo(f"{name}: {rung(standing)}")
     typer.echo(f"store: {store}")
 
 

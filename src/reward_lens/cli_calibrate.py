@@ -39,11 +39,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from reward_lens.data import Pairs
-    from reward_lens.evidence import Scorecard
+    from reward_lens.evidence import EvidenceStore, Scorecard
     from reward_lens.organisms.calibration_cards import Calibration
 
 #: Where scorecards are kept if nothing is said.
 STORE = Path("reward-lens.db")
+#: As a shell says that a command ended by an interrupt.
+INTERRUPTED = 130
 
 
 def calibrate(
@@ -55,12 +57,29 @@ def calibrate(
     ] = None,
     store: Annotated[Path, typer.Option(help="Evidence store; made if it is missing.")] = STORE,
     instruments: Annotated[
-        str | None, typer.Option(help="Names with commas between; what an audit leans on most.")
+        str | None,
+        typer.Option(
+            help="Names with commas between, of lens, attribution, attribution_heads, patch_grid, "
+            "patch_grid_heads, path_effects, attribution_patching; what an audit leans on by "
+            "default: lens,attribution,patch_grid,path_effects."
+        ),
     ] = None,
     doses: Annotated[
-        str | None, typer.Option(help="Sizes of the rules, in SDs of the margin: 0.5,1,2.")
+        str | None,
+        typer.Option(
+            help="Sizes of the rules, in SDs of the margin; 0.5,1,2 by default. Each costs 21 "
+            "models with a rule in them. With fewer it is known less closely from which size on "
+            "rules are found: a reading smaller than the smallest dose is never calibrated."
+        ),
     ] = None,
-    max_pairs: Annotated[int, typer.Option(help="A sample of this size is taken of more.")] = 64,
+    max_pairs: Annotated[
+        int,
+        typer.Option(
+            help="A sample of this size is taken of more. Time grows with it. A card speaks of "
+            "measurements on this many pairs, up to ten times as many; with fewer there is more "
+            "noise, and only larger rules are found."
+        ),
+    ] = 64,
     seed: Annotated[int, typer.Option(help="Of the sample and the organisms.")] = 0,
     json: Json = False,
     limit: Limit = None,
@@ -81,7 +100,8 @@ def calibrate(
 ) -> None:
     """Plant rules in a model, see which instruments find them, and keep their scorecards.
 
-    Exits 1 if an instrument fails its card.
+    What is measured is kept at once, so that the same command goes on after an interrupt. Exits 1
+    if an instrument fails its card or none has one, 2 if the model cannot be calibrated.
     """
     cut = checked_truncate(truncate)
     options: dict[str, Any] = {}
@@ -92,21 +112,32 @@ def calibrate(
     from reward_lens.assets import asset
     from reward_lens.auditing import fitting_pairs
     from reward_lens.data import load_pairs
+    from reward_lens.errors import CapabilityError
     from reward_lens.evidence import EvidenceStore
     from reward_lens.organisms.calibration import calibrate as run_calibration
+    from reward_lens.organisms.instrument_specs import named_specs
 
     with plain_errors():
+        named_specs(options.get("instruments", ("lens",)))  # a wrong name is no fault of the model
         source = asset("demo/pairs.jsonl") if pairs is None else pairs
         if pairs is None:
             typer.echo("rules are planted on texts of the pairs that are shipped", err=True)
         given: Pairs = load_pairs(source, limit=limit, allow_download=allow_download)
         signal = load(model, ctx)
+        signal.readout(readout or signal.default_readout)  # nor is an unknown readout
         fit, _ = fitting_pairs(signal, given, cut)
-        with EvidenceStore(store) as opened, organism_bar() as progress:
-            found = run_calibration(signal, fit, store=opened, max_pairs=max_pairs, seed=seed,
-                                    readout=readout, truncate=cut, batch_tokens=batch_tokens,
-                                    progress=progress, **options)  # fmt: skip
+        with EvidenceStore(store) as opened:
+            try:
+                with interruptible(opened, "no scorecard was made"), organism_bar() as progress:
+                    found = run_calibration(signal, fit, store=opened, max_pairs=max_pairs,
+                                            seed=seed, readout=readout, truncate=cut,
+                                            batch_tokens=batch_tokens, progress=progress,
+                                            **options)  # fmt: skip
+            except CapabilityError as error:
+                raise CapabilityError(not_calibrated(str(error))) from error
             records, hash_of_last = len(opened), opened.head
+    if not found.cards:
+        typer.echo(f"reward-lens: {not_calibrated(_reasons(found))}", err=True)
     if json:
         typer.echo(_as_json(found, store, hash_of_last))
     else:
@@ -123,6 +154,49 @@ def _numbers(text: str) -> tuple[float, ...]:
             f"reward-lens: --doses {text}: give numbers with commas between: 0.5,1,2", err=True
         )
         raise typer.Exit(2) from None
+
+
+def not_calibrated(why: str) -> str:
+    """That a calibration made no scorecard, why, and what follows."""
+    return (
+        f"cannot be calibrated: {why}. Without scorecards everything that is read on this model "
+        f"stays exploratory"
+    )
+
+
+def _reasons(found: Calibration) -> str:
+    """Why there is no card, each reason once."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in found.skipped.items():
+        by_reason.setdefault(why, []).append(name)
+    reasons = [f"{', '.join(names)}: {why}" for why, names in by_reason.items()]
+    return "; ".join(reasons or found.notes) or "no rule could be planted"
+
+
+@contextmanager
+def interruptible(store: EvidenceStore | None, lost: str, otherwise: str = "") -> Iterator[None]:
+    """Where the run is interrupted, say what is kept and how to go on; exits 130.
+
+    Parameters
+    ----------
+    lost : str
+        What was not made.
+    otherwise : str
+        What is said where there is no store.
+    """
+    before = 0 if store is None else len(store)
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"\nreward-lens: interrupted; {lost}", err=True)
+        if store is None:
+            typer.echo(otherwise, err=True)
+        else:
+            new = [e.instrument for e in store.find(since=before)]
+            kept = f"{len(new)} new: {', '.join(dict.fromkeys(new))}" if new else "nothing new"
+            typer.echo(f"{store.path} keeps what was measured ({kept})", err=True)
+            typer.echo("the same command goes on from there", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 @contextmanager

@@ -5,10 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from time import monotonic
 from typing import Protocol
 
 #: Told how many items each batch finished.
 Told = Callable[[int], None]
+#: Seconds between two lines of a stage where there is no terminal, at the least.
+EVERY = 20.0
 
 
 class Reporter(Protocol):
@@ -27,7 +30,10 @@ class Silent:
 
 
 class Bars:
-    """Progress bars for whoever watches a terminal, on standard error; lines elsewhere."""
+    """Progress bars for whoever watches a terminal, on standard error.
+
+    Elsewhere a line when a stage begins, and one now and then while it lasts.
+    """
 
     @contextmanager
     def stage(self, name: str, total: int) -> Iterator[Told]:
@@ -39,7 +45,7 @@ class Bars:
         console = Console(stderr=True)
         if not console.is_terminal:
             sys.stderr.write(f"{name} ({total})\n")
-            yield lambda done: None
+            yield _Lines(name, total)
             return
         columns = (TextColumn("{task.description:>18}"), BarColumn(), MofNCompleteColumn())
         with Progress(*columns, Remaining(), console=console) as bars:
@@ -51,6 +57,34 @@ class Bars:
                 bars.update(task, total=max(total, bars.tasks[task].completed))
 
             yield advance
+
+
+class _Lines:
+    """Says now and then, in a line, how far a stage is and how long it still takes."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self.name, self.total = name, total
+        self.done = self.done_then = 0
+        self.then = monotonic()
+
+    def __call__(self, done: int) -> None:
+        self.done += done
+        now = monotonic()
+        since, more = now - self.then, self.done - self.done_then
+        # Some instruments go over the items more than once: then nobody knows how many are left.
+        if since < EVERY or not more or self.done >= self.total:
+            return
+        # By the pace since the last line: what is taken from a store at the start costs nothing.
+        left = _duration((self.total - self.done) * since / more)
+        sys.stderr.write(f"{self.name}: {self.done} of {self.total}, about {left} left\n")
+        self.then, self.done_then = now, self.done
+
+
+def _duration(seconds: float) -> str:
+    """Seconds, minutes or hours, as long as there are at least one and a half of them."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def watched() -> Reporter:

@@ -149,7 +149,7 @@ def test_packed_weights_are_used_as_they_act(family, by):
         for name, child in list(module.named_children()):
             if isinstance(child, nn.Linear):
                 setattr(module, name, Packed(child))
-    signal = rl.wrap_hf_model(model, make_tokenizer())
+    signal = rl.wrap_hf_model(model.eval(), make_tokenizer())
     assert signal.meta.granularity == "head"
     encoded = signal.encode(ITEMS)
     found = decompose(signal, encoded, signal.read_index(encoded), signal.readout(), by=by)

@@ -19,7 +19,7 @@ def signal_of(dtype, shift=0.0, rows=1):
     with torch.no_grad():
         model.score.weight.normal_(generator=torch.Generator().manual_seed(0)).mul_(0.3)
         model.score.bias.fill_(shift)
-    return rl.wrap_hf_model(model.to(dtype), make_tokenizer())
+    return rl.wrap_hf_model(model.eval().to(dtype), make_tokenizer())
 
 
 @pytest.mark.parametrize("rows", [1, 3])

@@ -109,6 +109,82 @@ def test_calibrate_refuses_what_makes_no_sense(model, pairs, tmp_path, options, 
     assert why in result.stderr
 
 
+def test_help_names_what_can_be_calibrated():
+    from reward_lens.organisms.instrument_specs import SPECS
+
+    said = " ".join(run("calibrate", "--help").output.replace("│", " ").split())
+    assert f"of {', '.join(SPECS)}; what an audit leans on" in said
+    assert f"by default: {','.join(calibration.INSTRUMENTS)}." in said
+
+
+def test_an_interrupted_calibration_says_what_is_kept_and_goes_on(
+    model, pairs, tmp_path, small, monkeypatch
+):
+    store = tmp_path / "s.db"
+    command = ("calibrate", model, pairs, "--store", store, "--instruments", "lens",
+               "--doses", "2", "--max-pairs", "12")  # fmt: skip
+    with monkeypatch.context() as patched:
+        planted, calls = calibration.Course._planted, []
+
+        def interrupt(*args):
+            calls.append(args)
+            if len(calls) == 4:
+                raise KeyboardInterrupt
+            return planted(*args)
+
+        patched.setattr(calibration.Course, "_planted", interrupt)
+        result = run(*command)
+    assert result.exit_code == 130
+    assert result.stderr.splitlines()[-3:] == [
+        "reward-lens: interrupted; no scorecard was made",
+        f"{store} keeps what was measured (3 new: lens)",
+        "the same command goes on from there",
+    ]
+    with EvidenceStore(store) as opened:
+        kept = [e.id for e in opened.find(instrument="lens")]
+    run(*command)
+    with EvidenceStore(store) as opened:
+        assert [e.id for e in opened.find(instrument="lens")][:3] == kept
+        assert len(opened.places("scorecard")) == 1
+
+
+def test_a_model_that_cannot_be_calibrated_is_said_first(model, pairs, tmp_path):
+    said = "reward-lens: cannot be calibrated: this head reads the mean"
+    result = run("calibrate", model, pairs, "--store", tmp_path / "s.db", "--position", "mean")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert (
+        "Without scorecards everything that is read on this model stays exploratory"
+        in result.stderr
+    )
+    out = tmp_path / "r.html"
+    result = run("audit", model, pairs, "-o", out, "--calibrate", "--position", "mean", "--json",
+                 "--causal-sample", 2, "--biases", 0)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert said in result.stderr
+    found = json.loads(result.stdout)
+    assert found["calibration"]["cards"] == {}
+    (why,) = found["calibration"]["notes"]
+    assert why in found["notes"]
+    assert why.startswith("no scorecards were made: this head reads the mean")
+    assert found["because"]["lens"][0].startswith("no scorecard of lens v")
+
+
+def test_where_every_instrument_is_skipped_no_card_is_said(model, pairs, tmp_path, monkeypatch):
+    def refuse(*args, **options):
+        raise DataError("not on these pairs")
+
+    monkeypatch.setattr("reward_lens.organisms.instrument_specs.Spec.run", refuse)
+    few = partial(calibration.calibrate, **FEW)
+    monkeypatch.setattr(calibration, "calibrate", few)
+    result = run("calibrate", model, pairs, "--store", tmp_path / "s.db", "--max-pairs", "12",
+                 "--instruments", "lens,attribution", "--doses", "2")  # fmt: skip
+    assert result.exit_code == 1
+    assert (
+        "reward-lens: cannot be calibrated: lens, attribution: not on these pairs. Without"
+    ) in result.stderr
+
+
 def test_an_audit_calibrates_first_and_its_page_shows_the_rungs(model, pairs, tmp_path, small):
     out = tmp_path / "report.html"
     result = run("audit", model, pairs, "-o", out, "--calibrate", "--json", "--causal-sample", 12)
@@ -125,6 +201,8 @@ def test_an_audit_calibrates_first_and_its_page_shows_the_rungs(model, pairs, tm
         ]  # fmt: skip
         (own,) = [e for e in store.find(instrument="lens") if not e.subject.interventions]
         assert store.trust(own.id).name.lower() == said["trust"]["lens"]
+        assert list(store.standing(own.id).because) == said["because"]["lens"]
+        assert said["calibration"]["cards"] == {c.instrument: c.passed for c in cards}
         # Each card speaks of what the audit measured: options, token, number of pairs.
         for card in cards:
             same = [e for e in store.find(instrument=card.instrument) if not card.mismatch(e)]

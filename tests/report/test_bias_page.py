@@ -127,6 +127,18 @@ def test_a_named_effect_is_outside_its_brackets(lengthy):
     assert verdicts == np.where(outside, "named", "").tolist()
 
 
+def test_where_no_pair_has_every_style_it_is_said_and_nothing_is_drawn():
+    signal = rl.from_tiny()
+    none = rl.style_accuracy(signal, [("q", "One.", "No."), ("r", "Yes.", "Nope.")])
+    assert none.interval("easy_less_hard").n == 0
+    evidence = {"style_accuracy": none}
+    (part,) = biases(evidence, Numbers(evidence)).parts
+    assert part.figures == []  # beside a styled pair there is one, see below
+    assert part.text[0] == (
+        "No pair can be written in all styles, so that style is not controlled here."
+    )
+
+
 def test_every_figure_of_the_section_says_how_it_was_measured(lengthy):
     section = biases(lengthy.evidence, Numbers(lengthy.evidence))
     drawn = [*section.figures, *(f for p in section.parts for f in p.figures)]

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from reward_lens.evidence import Evidence
+from reward_lens.evidence import Evidence, Standing
 from reward_lens.report.numbers import Numbers
 
 Cell = str | Markup
@@ -105,10 +105,20 @@ def labels(e: Evidence, *, units: str = "", n: str = "", intervals: str = "no in
         *([count] if count else []),
         intervals,
         *([f"run as {', '.join(dict.fromkeys(executors))}"] if len(executors) else []),
-        f"trust {e.standing.name}",
+        f"trust {rung(e.standing)}",
         *([str(note)] if note else []),
     ]
     return " · ".join(said)
+
+
+def only_below(standing: Standing) -> bool:
+    """Whether the instrument passed its scorecard, and all that it reads is under its limit."""
+    return bool(standing.below) and not standing.above
+
+
+def rung(standing: Standing) -> str:
+    """A rung in a few words; an exploratory one says if it was checked."""
+    return standing.name + (", under the detection limit" if only_below(standing) else "")
 
 
 def interval(number: Numbers, name: str, key: str, form: str = ".3f") -> Markup:
