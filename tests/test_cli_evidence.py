@@ -14,7 +14,7 @@ from reward_lens.cli_evidence import evidence_app
 from reward_lens.evidence import EvidenceStore, read_jsonl
 
 sys.path.insert(0, str(Path(__file__).parent / "evidence"))
-from trust_kit import calibrated, grid, prediction
+from trust_kit import calibrated, grid, organisms, prediction, scorecard
 
 
 def run(*args):
@@ -37,17 +37,86 @@ def made(tmp_path_factory):
 def test_ls_lists_records_with_their_rung(made):
     found = run("ls", made["path"], "--kind", "evidence")
     assert found.exit_code == 0
-    lines = found.output.splitlines()
-    assert lines[0].split() == ["seq", "id", "kind", "instrument", "readout", "trust", "added"]
-    assert len(lines) == 123
-    (row,) = [x for x in lines if made["e"] in x]
+    header, row, *end = found.output.splitlines()
+    assert header.split() == [
+        "seq", "id", "kind", "instrument", "readout", "trust", "added", "note",
+    ]  # fmt: skip
     assert row.split()[:6] == ["123", made["e"], "evidence", "patch_grid", "reward", "adjudicated"]
-    assert lines[-1] == f"121 records, head {made['head']}"
+    assert end == [
+        f"1 of 124 records, head {made['head']}",
+        "120 more were measured with a rule planted in the model: --all lists them",
+    ]
+
+
+def test_ls_all_flags_what_was_measured_on_organisms(made):
+    lines = run("ls", made["path"], "--all").output.splitlines()
+    assert len(lines) == 126
+    assert sum(x.endswith("a rule was planted") for x in lines) == 120
+    assert lines[-1] == f"124 records, head {made['head']}"
+
+
+def test_ls_flags_an_organism_that_no_card_names(tmp_path):
+    bare, organism = grid(), grid(interventions=("planted write in L0.mlp_out", "patch"))
+    with EvidenceStore(tmp_path / "e.db") as store:
+        store.append_all([bare, organism])
+    lines = run("ls", tmp_path / "e.db", "--all").output.splitlines()
+    flagged = [made in x and x.endswith("planted") for x in lines for made in (organism.id,)]
+    assert flagged == [False, False, True, False]
+    assert "1 of 2 records" in run("ls", tmp_path / "e.db").output
+
+
+def test_ls_shows_whether_a_scorecard_passed_and_its_dose(made, tmp_path):
+    _, row, count = run("ls", made["path"], "--kind", "scorecard").output.splitlines()
+    assert made["card"] in row
+    assert row.endswith("passed, detects from 0.5 SD on")
+    assert count == f"1 of 124 records, head {made['head']}"
+    with EvidenceStore(tmp_path / "e.db") as store:
+        evidence, trials = organisms(missed=20)
+        store.append_all([*evidence, scorecard(trials)])
+    assert "FAILED, detects no dose reliably" in run("ls", tmp_path / "e.db").output
+    said = run("ls", tmp_path / "e.db", "--kind", "scorecard", "--json").output
+    (record,) = json.loads(said)["records"]
+    assert (record["passed"], record["detection_dose"]) == (False, None)
+
+
+def test_ls_refuses_a_kind_that_there_is_none_of(made):
+    found = run("ls", made["path"], "--kind", "card")
+    assert found.exit_code == 2
+    assert "--kind card: choose one of evidence, scorecard, registration, outcome" in found.output
+
+
+def test_ls_warns_where_the_store_does_not_verify(made, tmp_path):
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(made["path"].read_bytes())
+    with sqlite3.connect(copy) as raw:
+        raw.execute("DROP TRIGGER records_no_update")
+        raw.execute("UPDATE records SET content = '{' WHERE kind = 'scorecard' OR seq = 1")
+    raw.close()
+    found = run("ls", copy)
+    assert found.exit_code == 0
+    assert "copy.db does not verify" in found.stderr
+    assert "'records_no_update'" in found.stderr
+    assert "adjudicated" not in found.stdout
+    assert "cannot be read" in found.stdout
+    assert run("ls", made["path"]).stderr == ""
+
+
+def test_looking_leaves_the_file_as_it_was(made, tmp_path):
+    before = made["path"].read_bytes()
+    for command in (["ls"], ["show", made["e"]], ["verify"], ["export", tmp_path / "all.jsonl"]):
+        name, *rest = command
+        assert run(name, made["path"], *rest).exit_code == 0
+    assert made["path"].read_bytes() == before
 
 
 def test_ls_as_json(made):
-    said = json.loads(run("ls", made["path"], "--instrument", "patch_grid", "--json").output)
-    assert said["head"] == made["head"]
+    ls = ("ls", made["path"], "--instrument", "patch_grid", "--json")
+    said = json.loads(run(*ls).output)
+    assert (said["head"], said["total"], said["hidden"]) == (made["head"], 124, 120)
+    assert [r["kind"] for r in said["records"]] == ["scorecard", "registration", "evidence"]
+    assert [r["planted"] for r in said["records"]] == [False] * 3
+    said = json.loads(run(*ls, "--all").output)
+    assert (said["total"], said["hidden"]) == (124, 0)
     kinds = [r["kind"] for r in said["records"]]
     assert (kinds.count("evidence"), kinds.count("scorecard"), kinds.count("registration")) == (
         121, 1, 1,

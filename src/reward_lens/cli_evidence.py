@@ -23,10 +23,11 @@ Head = Annotated[
 ]
 
 
-def _open(path: Path, *, create: bool = False) -> EvidenceStore:
+def _open(path: Path) -> EvidenceStore:
+    """The store, to look into it: it may lie where nothing can be written."""
     from reward_lens.evidence import EvidenceStore
 
-    return EvidenceStore(path, create=create)
+    return EvidenceStore(path, create=False, read_only=True)
 
 
 @evidence_app.command()
@@ -36,27 +37,88 @@ def ls(
     kind: Annotated[
         str | None, typer.Option(help="evidence, scorecard, registration or outcome.")
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also what was measured with a rule planted.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """List the records in order, with the rung of each evidence."""
+    """List the records in order, with the rung of each evidence and the verdict of each scorecard.
+
+    What was measured on organisms, to calibrate, is counted and left out, but for --all.
+    """
+    from reward_lens.evidence.records import KINDS
+
+    if kind is not None and kind not in KINDS:
+        typer.echo(f"reward-lens: --kind {kind}: choose one of {', '.join(KINDS)}", err=True)
+        raise typer.Exit(2)
     with plain_errors(), _open(store) as opened:
-        table = opened.to_dataframe().reset_index()
-        head = opened.head
-    for column, wanted in (("instrument", instrument), ("kind", kind)):
-        if wanted is not None:
-            table = table[table[column] == wanted]
-    if json:
+        fault, head, table = opened.fault(), opened.head, opened.index().reset_index()
+        total = len(table)
+        for column, wanted in (("instrument", instrument), ("kind", kind)):
+            if wanted is not None:
+                table = table[table[column] == wanted]
+        hidden = 0 if everything else int(table["planted"].sum())
+        if hidden:
+            table = table[~table["planted"]]
         records = [
-            {str(k): None if v != v else v for k, v in r.items()} for r in table.to_dict("records")
+            {**{str(k): None if v != v else v for k, v in row.items()}, **_verdict(opened, row)}
+            for row in table.to_dict("records")
         ]
-        typer.echo(jsonlib.dumps({"head": head, "records": records}, ensure_ascii=False))
+    if fault:
+        typer.echo(f"reward-lens: {store} does not verify, so that nothing in it can be relied "
+                   f"on: {fault}", err=True)  # fmt: skip
+    if json:
+        said = {"head": head, "total": total, "hidden": hidden, "records": records}
+        typer.echo(jsonlib.dumps(said, ensure_ascii=False))
         return
-    shown = ["seq", "id", "kind", "instrument", "readout", "trust", "added"]
-    rows = [["" if v is None or v != v else str(v) for v in r] for r in table[shown].to_numpy()]
+    _print_table(records)
+    count = f"{total}" if len(records) == total else f"{len(records)} of {total}"
+    typer.echo(f"{count} records, head {head}")
+    if hidden:
+        typer.echo(
+            f"{hidden} more were measured with a rule planted in the model: --all lists them"
+        )
+
+
+def _verdict(store: EvidenceStore, row: dict[Any, Any]) -> dict[str, Any]:
+    """The rung of an evidence; whether a scorecard passed, and its detection dose."""
+    from reward_lens.errors import EvidenceError
+    from reward_lens.evidence import Scorecard
+
+    if row["kind"] == "evidence":
+        return {"trust": store.trust(row["id"]).name.lower()}
+    if row["kind"] != "scorecard":
+        return {"trust": ""}
+    try:
+        card = store.get(row["id"])
+    except EvidenceError:  # altered, which the warning that the store does not verify is about
+        return {"trust": "", "passed": None, "detection_dose": None}
+    assert isinstance(card, Scorecard)
+    dose = card.detection_dose
+    return {"trust": "", "passed": card.passed, "detection_dose": None if dose != dose else dose}
+
+
+def _print_table(records: list[dict[str, Any]]) -> None:
+    shown = ["seq", "id", "kind", "instrument", "readout", "trust", "added", "note"]
+    rows = [
+        ["" if v is None else str(v) for v in ({**r, "note": _note(r)}[k] for k in shown)]
+        for r in records
+    ]
     widths = [max([len(h), *(len(r[k]) for r in rows)]) for k, h in enumerate(shown)]
     for row in [shown, *rows]:
         typer.echo("  ".join(v.ljust(w) for v, w in zip(row, widths, strict=True)).rstrip())
-    typer.echo(f"{len(rows)} records, head {head}")
+
+
+def _note(record: dict[str, Any]) -> str:
+    if record["planted"]:
+        return "a rule was planted"
+    if record["kind"] != "scorecard":
+        return ""
+    if record["passed"] is None:
+        return "cannot be read"
+    dose = record["detection_dose"]
+    found = "detects no dose reliably" if dose is None else f"detects from {dose:g} SD on"
+    return f"{'passed' if record['passed'] else 'FAILED'}, {found}"
 
 
 @evidence_app.command()
@@ -122,12 +184,13 @@ def import_(
     json: Json = False,
 ) -> None:
     """Take over evidence, or a whole chain into a new store, which is made if it is missing."""
+    from reward_lens.evidence import EvidenceStore
     from reward_lens.evidence.transfer import import_records
 
     if not source.is_file():
         typer.echo(f"reward-lens: {source}: there is no such file", err=True)
         raise typer.Exit(2)
-    with plain_errors(), _open(store, create=True) as opened:
+    with plain_errors(), EvidenceStore(store) as opened:
         n = import_records(opened, source, head=head)
         total, now = len(opened), opened.head
     if json:

@@ -344,6 +344,18 @@ def test_without_its_triggers_a_store_takes_nothing(store):
     assert "records_no_update" in str(found)
 
 
+def test_all_that_is_missing_of_the_schema_is_named(store):
+    with sqlite3.connect(store.path) as raw:
+        names = [n for (n,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
+        for name in names:
+            raw.execute(f"DROP TRIGGER {name}")
+    raw.close()
+    (fault,) = store.verify().faults
+    assert len(names) == 6
+    assert all(repr(name) in fault.what for name in names)
+    assert fault.what.endswith("are missing or changed")
+
+
 def test_a_row_is_what_the_content_says(store):
     e = grid()
     entry = entry_of(e)

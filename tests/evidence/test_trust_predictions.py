@@ -79,7 +79,7 @@ def test_what_is_registered_after_the_data_was_measured_does_not_count(calibrate
     store = calibrated_store
     e = grid(STRONG)
     store.append(e)
-    registration = store.register(prediction())
+    registration = store.register(prediction(data=None))  # open, so that it may still count
     assert e.trust is CALIBRATED
     assert f"{registration.id} does not count: the instrument had been used on this model and " in (
         said(store, e)

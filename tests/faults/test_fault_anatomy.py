@@ -188,7 +188,7 @@ def test_a_list_of_other_modules_is_not_taken_for_the_blocks(n, identity):
     model = make_model("llama")
     model.model.norm = Decoy(model.model.norm, n, identity)
     try:
-        signal = rl.wrap_hf_model(model, make_tokenizer())
+        signal = rl.wrap_hf_model(model.eval(), make_tokenizer())
     except AnatomyError:
         return  # refused with a reason is right as well
     assert signal.meta.n_layers == 3

@@ -6,12 +6,17 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import pandas as pd
+
 from reward_lens.errors import EvidenceError
 from reward_lens.evidence import chain
 from reward_lens.evidence.record import Evidence, Store
 from reward_lens.evidence.records import Record, column_text, record_of
+from reward_lens.evidence.scorecard import PLANTED
 from reward_lens.evidence.store_file import StoreFile
 from reward_lens.evidence.trust import Placed
+
+_COLUMNS = "seq, added, kind, id, request_key, instrument, version, signal, data, readout, hash"
 
 
 class Queries(StoreFile):
@@ -141,6 +146,30 @@ class Queries(StoreFile):
         return self._column(
             "id FROM records WHERE substr(id, 1, ?) = ? ORDER BY seq", len(text), text
         )
+
+    def index(self) -> pd.DataFrame:
+        """One row a record, by ``seq``, without the contents, and whether it is of an organism.
+
+        Returns
+        -------
+        DataFrame
+            ``planted`` (bool) is true of evidence that a scorecard's trial was read from, and of
+            all that was measured with a rule planted in the model.
+        """
+        with self._using() as connection:
+            found = connection.execute(f"SELECT {_COLUMNS} FROM records ORDER BY seq").fetchall()
+        table = pd.DataFrame(found, columns=_COLUMNS.split(", ")).set_index("seq")
+        return table.assign(planted=table["id"].isin(self._planted()))
+
+    def _planted(self) -> list[str]:
+        return self._column(
+            "id FROM records WHERE kind = 'evidence' AND (id IN (SELECT parent FROM links "
+            "JOIN records AS card ON card.id = child WHERE card.kind = 'scorecard') "
+            # An altered content may be no JSON any more; it is for verify to say so.
+            "OR EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(content) THEN content "
+            "ELSE '{}' END, '$.subject.interventions') WHERE substr(value, 1, ?) = ?))",
+            len(PLANTED), PLANTED,
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return int(self._column("count(*) FROM records")[0])

@@ -77,27 +77,74 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     Raises
     ------
     EvidenceError
-        If the file is missing and may not be made, is no store, is damaged, or is of a newer
-        version.
+        If the file is missing and may not be made, is no store, is damaged, is of a newer
+        version, or cannot be written.
     """
-    mode = "rwc" if create else "rw"
     if not create and not path.is_file():
         raise EvidenceError(f"{path}: there is no such file")
     try:
-        connection = sqlite3.connect(
-            f"{path.resolve().as_uri()}?mode={mode}", uri=True, timeout=BUSY_SECONDS,
-            isolation_level=None, check_same_thread=False,
-        )  # fmt: skip
+        return _opened(path, "mode=rwc" if create else "mode=rw", _prepare)
     except sqlite3.Error as error:
-        raise EvidenceError(f"{path}: cannot be opened ({error})") from error
+        said = _unusable(path, error)
+        if _is(error, sqlite3.SQLITE_READONLY):
+            said += "; to read it only, open it by EvidenceStore(path, read_only=True)"
+        raise EvidenceError(said) from error
+
+
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Open a store without writing to it, also where nothing can be written.
+
+    Raises
+    ------
+    EvidenceError
+        If the file is missing, is no store, is damaged, is of another version, or has records
+        beside it in a write-ahead log that cannot be read where it lies.
+    """
+    if not path.is_file():
+        raise EvidenceError(f"{path}: there is no such file")
     try:
-        _prepare(connection, path)
-    except BaseException as error:
+        return _opened(path, "mode=ro", _prepare_to_read)
+    except sqlite3.Error as error:
+        # SQLite asks for a file of its own beside the store, for the sake of writers. Where it
+        # cannot make one there are none, and the store holds still.
+        if not _is(error, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
+            raise EvidenceError(_unusable(path, error)) from error
+    log = path.with_name(f"{path.name}-wal")
+    if log.exists() and log.stat().st_size:
+        raise EvidenceError(
+            f"{path}: {log.name} beside it may hold its last records, and cannot be read in a "
+            "folder that cannot be written; copy both files to one that can"
+        )
+    try:
+        return _opened(path, "mode=ro&immutable=1", _prepare_to_read)
+    except sqlite3.Error as error:
+        raise EvidenceError(_unusable(path, error)) from error
+
+
+def _opened(
+    path: Path, options: str, prepare: Callable[[sqlite3.Connection, Path], None]
+) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{path.resolve().as_uri()}?{options}", uri=True, timeout=BUSY_SECONDS,
+        isolation_level=None, check_same_thread=False,
+    )  # fmt: skip
+    try:
+        prepare(connection, path)
+    except BaseException:
         connection.close()
-        if isinstance(error, sqlite3.DatabaseError):
-            raise EvidenceError(f"{path}: cannot be used as an evidence store: {error}") from error
         raise
     return connection
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> str:
+    if _is(error, sqlite3.SQLITE_CANTOPEN):
+        return f"{path}: cannot be opened ({error})"
+    return f"{path}: cannot be used as an evidence store: {error}"
+
+
+def _is(error: sqlite3.Error, *codes: int) -> bool:
+    """Whether SQLite's code is one of these, whatever it says in detail (the higher bits)."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in codes
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
@@ -112,10 +159,27 @@ def _prepare(connection: sqlite3.Connection, path: Path) -> None:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+    _refuse_damage(connection, path)
+    _write_ahead(connection)
+
+
+def _prepare_to_read(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA query_only = ON")
+    if not _settled(connection):
+        if not _tables_of_ours(connection, path):
+            raise EvidenceError(f"{path}: is empty, no evidence store")
+        raise EvidenceError(
+            f"{path}: written by an old reward-lens (store version "
+            f"{_pragma(connection, 'user_version')}, this one reads {VERSION}), and reading does "
+            "not bring it up; open it once by EvidenceStore(path), where it can be written"
+        )
+    _refuse_damage(connection, path)
+
+
+def _refuse_damage(connection: sqlite3.Connection, path: Path) -> None:
     damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if damage != "ok":
         raise EvidenceError(f"{path}: the file is damaged ({damage}); restore it from a copy")
-    _write_ahead(connection)
 
 
 def _settled(connection: sqlite3.Connection) -> bool:
@@ -143,7 +207,8 @@ def _write_ahead(connection: sqlite3.Connection) -> None:
             time.sleep(0.01)
 
 
-def _make_or_migrate(connection: sqlite3.Connection, path: Path) -> None:
+def _tables_of_ours(connection: sqlite3.Connection, path: Path) -> set[str]:
+    """Names of the tables; refuses a database of something else, and one of a later version."""
     tables = {n for (n,) in connection.execute("SELECT name FROM sqlite_master WHERE type='table'")}
     ours = _pragma(connection, "application_id") == APPLICATION
     version = _pragma(connection, "user_version")
@@ -154,8 +219,12 @@ def _make_or_migrate(connection: sqlite3.Connection, path: Path) -> None:
             f"{path}: written by a newer reward-lens (store version {version}, this one knows "
             f"{VERSION}); update reward-lens"
         )
-    if tables:
-        for old in range(version, VERSION):
+    return tables
+
+
+def _make_or_migrate(connection: sqlite3.Connection, path: Path) -> None:
+    if _tables_of_ours(connection, path):
+        for old in range(_pragma(connection, "user_version"), VERSION):
             MIGRATIONS[old](connection)
     else:
         _create(connection)
@@ -185,10 +254,12 @@ MIGRATIONS: dict[int, Callable[[sqlite3.Connection], None]] = {0: _from_0}
 
 
 def schema_fault(connection: sqlite3.Connection) -> str:
-    """What is missing of the tables and triggers, or was changed; empty if nothing."""
+    """All that is missing of the tables and triggers, or was changed; empty if nothing."""
     there = {s for (s,) in connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
-    for statement in (*_TRIGGERS, *_TABLES):
-        if statement not in there:
-            name = statement.split()[2]
-            return f"the store's own {name!r}, which keeps it append-only, is missing or changed"
-    return ""
+    named = [repr(s.split()[2]) for s in (*_TRIGGERS, *_TABLES) if s not in there]
+    if not named:
+        return ""
+    keep, are = ("keeps", "is") if len(named) == 1 else ("keep", "are")
+    return (
+        f"the store's own {', '.join(named)}, which {keep} it append-only, {are} missing or changed"
+    )

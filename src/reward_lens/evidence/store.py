@@ -26,8 +26,6 @@ from reward_lens.evidence.scorecard import Scorecard
 from reward_lens.evidence.standing import Standing
 from reward_lens.evidence.trust import Ladder
 
-_COLUMNS = "seq, added, kind, id, request_key, instrument, version, signal, data, readout, hash"
-
 
 class EvidenceStore(Queries):
     """Measurements, scorecards, registrations and outcomes in one append-only file.
@@ -38,11 +36,15 @@ class EvidenceStore(Queries):
         A file on a local disk (SQLite's write-ahead log does not work over a network).
     create : bool
         Make the file if it is missing.
+    read_only : bool
+        Write nothing to the file, which has to be there. It may lie where nothing can be written;
+        where something can, SQLite keeps two files beside it (``-wal``, ``-shm``), which may stay.
 
     Raises
     ------
     EvidenceError
-        If the file is no store, is damaged, or is of a newer version.
+        If the file is no store, is damaged, or is of a newer version (to read only: of an older
+        one as well); or if it cannot be written and is not opened to read only.
 
     Notes
     -----
@@ -51,8 +53,10 @@ class EvidenceStore(Queries):
     ``evidence.receipt()`` speak by its records as long as it is open.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool = True) -> None:
-        super().__init__(path, create=create)
+    def __init__(
+        self, path: str | os.PathLike[str], *, create: bool = True, read_only: bool = False
+    ) -> None:
+        super().__init__(path, create=create, read_only=read_only)
         # Weakly, so that a store that nobody holds is closed at once.
         me: EvidenceStore = weakref.proxy(self)
         self._teller = _Teller(me)
@@ -115,6 +119,12 @@ class EvidenceStore(Queries):
         anchor : str, optional
             Something outside that shows when it was made, such as the git commit that holds
             ``prediction.id``. It is shown to the reader, who has to check it.
+
+        Raises
+        ------
+        EvidenceError
+            If it could never count, since the instrument was used on the signal and data that it
+            names. One that leaves signal or data open may still be about others.
         """
         registration = Registration(prediction, anchor)
         self._write([registration])
@@ -155,11 +165,28 @@ class EvidenceStore(Queries):
             checked = self._checked(connection)
             known = {e.id for e, _ in entries if chain.has(connection, e.id)}
             new = {e.id: (e, p) for e, p in entries if e.id not in known}
+            for record in records:
+                if isinstance(record, Registration) and record.id in new:
+                    self._refuse_late(record.prediction)
             for entry, parents in chain.parents_first(connection, new):
                 chain.add(connection, entry, parents)
             self._sound = (_state(connection), checked[1]) if checked else None
         for record in records:
             self._attached(record)
+
+    def _refuse_late(self, p: Prediction) -> None:
+        """Refuse what the ladder would not count, as long as there is time to predict something."""
+        if p.signal is None or p.data is None:
+            return
+        used = self.places("evidence", instrument=p.instrument, signal=p.signal, data=p.data,
+                           readout=p.readout)  # fmt: skip
+        if used:
+            other = "" if p.readout else ", or name a readout that it has not read"
+            raise EvidenceError(
+                f"{p.id} could never count: {p.instrument} had been used on this model and data "
+                f"before ({used[0].id}, record {used[0].seq}); predict about pairs or a signal "
+                f"that it has not read{other}"
+            )
 
     def restore(self, rows: Iterable[chain.Row], head: str | None = None) -> None:
         """Fill an empty store with the rows of another, chain and all.
@@ -181,10 +208,8 @@ class EvidenceStore(Queries):
     # Judging.
 
     def to_dataframe(self) -> pd.DataFrame:
-        """One row a record, without the contents; ``trust`` is empty where it is no evidence."""
-        with self._using() as connection:
-            found = connection.execute(f"SELECT {_COLUMNS} FROM records ORDER BY seq").fetchall()
-        table = pd.DataFrame(found, columns=_COLUMNS.split(", ")).set_index("seq")
+        """What :meth:`index` gives, and ``trust``: the rung, empty where it is no evidence."""
+        table = self.index()
         trust = [
             self.trust(i).name.lower() if kind == "evidence" else ""
             for i, kind in zip(table["id"], table["kind"], strict=True)
@@ -234,7 +259,7 @@ class EvidenceStore(Queries):
         EvidenceError
             If there is no such evidence.
         """
-        fault = self._fault()
+        fault = self.fault()
         if fault:
             self.seq(id)
             why = f"the store does not verify, so that nothing in it can be relied on: {fault}"
@@ -244,8 +269,11 @@ class EvidenceStore(Queries):
             raise EvidenceError(f"{id} is no evidence, and only evidence has a rung")
         return self._ladder.standing(evidence)
 
-    def _fault(self) -> str:
-        """What is wrong with schema or chain; remembered until somebody writes."""
+    def fault(self) -> str:
+        """What is wrong with schema or chain, empty if nothing; remembered until somebody writes.
+
+        It reads hashes only; :meth:`verify` reads the contents too.
+        """
         with self._transaction("DEFERRED") as connection:
             checked = self._checked(connection)
             if checked is None:

@@ -11,17 +11,22 @@ from pathlib import Path
 from typing import Any, Self
 
 from reward_lens.errors import EvidenceError
-from reward_lens.evidence.schema import connect
+from reward_lens.evidence.schema import connect, connect_to_read
 
 
 class StoreFile:
     """A SQLite file of the store's schema, opened; closes when it is left or let go of."""
 
-    def __init__(self, path: str | os.PathLike[str], *, create: bool) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, create: bool, read_only: bool = False
+    ) -> None:
         self.path = Path(path)
+        self.read_only = read_only
         self._pid = os.getpid()
         self._lock = threading.RLock()
-        self._open: sqlite3.Connection | None = connect(self.path, create=create)
+        self._open: sqlite3.Connection | None = (
+            connect_to_read(self.path) if read_only else connect(self.path, create=create)
+        )
 
     def close(self) -> None:
         """Close the file."""
@@ -58,7 +63,11 @@ class StoreFile:
 
     @contextmanager
     def _transaction(self, kind: str) -> Iterator[sqlite3.Connection]:
-        """All or nothing; ``IMMEDIATE`` keeps other writers out from the start."""
+        """All or nothing; ``IMMEDIATE``, to write, keeps other writers out from the start."""
+        if self.read_only and kind == "IMMEDIATE":
+            raise EvidenceError(
+                f"{self.path}: was opened to read only; to write, open it by EvidenceStore(path)"
+            )
         with self._using() as connection:
             connection.execute(f"BEGIN {kind}")
             try:
