@@ -196,10 +196,26 @@ def test_the_bars_are_the_mean_effects(files, audit):
     assert np.corrcoef(widths, values)[0, 1] > 0.999
 
 
-@pytest.mark.parametrize("which", [1, 2])
+def test_the_map_of_components_is_the_whole_grid(files, audit):
+    svg, said = figures_in(files, "causes")[1]
+    assert "in both directions" in said
+    table = audit["patch_grid"].tables["components"].set_index(["direction", "component"])
+    wanted = [
+        table["share_of_margin"][direction, f"L{layer}.{write}_out"]
+        for layer in range(4)
+        for direction in ("noise", "denoise")
+        for write in ("attn", "mlp")
+    ]
+    cells = [t for t in labelled(svg) if t.lstrip("-").isdigit()]
+    assert [int(c) for c in cells] == [round(100 * s) for s in wanted]
+    columns = ["attn noise", "mlp noise", "attn denoise", "mlp denoise"]
+    assert [t for t in labelled(svg) if t in columns] == columns
+
+
+@pytest.mark.parametrize("which", [2, 3])
 def test_the_map_of_heads_is_the_grid_by_head(files, audit, which):
     svg, said = figures_in(files, "causes")[which]
-    direction = ("noise", "denoise")[which - 1]
+    direction = ("noise", "denoise")[which - 2]
     assert said.lower().count(direction) == 1
     table = audit["patch_grid_heads"].tables["components"]
     shares = table[table["direction"] == direction]["share_of_margin"].to_numpy()
@@ -211,7 +227,7 @@ def test_the_map_of_heads_is_the_grid_by_head(files, audit, which):
 
 
 def test_the_map_of_paths_has_a_dash_where_there_is_no_path(files, audit):
-    svg, _ = figures_in(files, "causes")[5]
+    svg, _ = figures_in(files, "causes")[6]
     table = audit["path_effects"].tables["paths"]
     rows = table[table["direction"] == "noise"]
     cells = [t for t in labelled(svg) if t == "–" or t.lstrip("-").isdigit()]
@@ -224,7 +240,7 @@ def test_the_map_of_paths_has_a_dash_where_there_is_no_path(files, audit):
 
 
 def test_the_views_are_drawn_against_each_other(files, audit):
-    svg, _ = figures_in(files, "causes")[3]
+    svg, _ = figures_in(files, "causes")[4]
     assert "attribution, observational (mean, reward)" in labelled(svg)
     assert "patching, causal (mean, reward)" in labelled(svg)
     table = audit["compare_views"].tables["components"]

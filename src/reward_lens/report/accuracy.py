@@ -60,7 +60,7 @@ def _margins(e: Evidence, number: Numbers) -> Part:
             figures.rows(drawn, "mean margin (reward)", "Mean margin by subset"),
             "Mean margin by subset; whiskers are 95 % intervals. Filled: the chosen response "
             "ahead; outlined: behind.",
-            labels(e, n=f"n = {pairs} pairs", intervals=MEAN_INTERVALS),
+            labels(e, n=f"n = {pairs} pairs", intervals=MEAN_INTERVALS), (name,),
         )],
         [Table("Margins by subset", ["subset", *(c.replace("_", " ") for c in columns), "note"],
                [[r[0], *r[2:], r[1]] for r in rows])],
@@ -110,6 +110,7 @@ def _reliability(e: Evidence, number: Numbers) -> Part:
             "whiskers are 95 % intervals, numbers are pairs; on the dashed line the two are "
             "equal.",
             labels(e, n=f"n = {int(curve['pairs'].sum())} pairs", intervals=MEAN_INTERVALS),
+            (name,),
         )],
         [Table("Confidence and outcome by bin",
                ["confidence from", "to", "pairs", "lineages", "stated", "right", "low", "high"],

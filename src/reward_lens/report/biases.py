@@ -159,6 +159,7 @@ def _figure(battery: Evidence, table: pd.DataFrame) -> Figure:
         f"▸ marks the named ones: their whiskers lie wholly outside the brackets.",
         labels(battery, units="share", n=f"n = at most {responses} responses",
                intervals="95 % intervals (cluster-t over lineages)"),
+        (NAME,),
     )  # fmt: skip
 
 
@@ -217,6 +218,7 @@ def _style(e: Evidence, number: Numbers) -> Part:
             "Accuracy where style is with, even with, or against the chosen response; whiskers are "
             "95 % intervals, the line is a coin.",
             labels(e, n=f"n = {e.interval('easy_less_hard').n} pairs", intervals=MEAN_INTERVALS),
+            (STYLE,),
         ))  # fmt: skip
     else:
         text.append("No pair can be written in all styles, so that style is not controlled here.")

@@ -27,6 +27,8 @@ from reward_lens.report.parts import (
 ALL_PAIRS = "all pairs"
 #: Components, heads or paths that a figure or table shows; the evidence file has all.
 MOST = 24
+#: Bars of a figure; the map beside it shows all components.
+_BARS = 12
 _TITLES = {"noise": "Noise: lost of the margin", "denoise": "Denoise: gained of it"}
 _EFFECT = {"pairs": "d", "mean": ".3g", "low": ".3g", "high": ".3g", "mean_size": ".3g",
            "share_of_margin": ".1%"}  # fmt: skip
@@ -110,9 +112,10 @@ def _components(evidence: Mapping[str, Evidence], number: Numbers) -> Part | Non
     if e is None:
         return None
     table = e.tables["components"]
-    names = _largest(table, "component", MOST)
+    names, total = _largest(table, "component", MOST), table["component"].nunique()
     which = np.flatnonzero(table["component"].isin(names)).tolist()
-    what = _of(len(names), table["component"].nunique(), "components")
+    what = _of(len(names), total, "components")
+    drawn = _largest(table, "component", _BARS)
     pairs = e.tables["pairs"]
     text: list[Cell] = []
     if pairs["degenerate"].any():
@@ -120,12 +123,33 @@ def _components(evidence: Mapping[str, Evidence], number: Numbers) -> Part | Non
                     f"speak of; they have effects and no shares.")  # fmt: skip
     return Part(
         "By component", text,
-        [Figure(_bars(table, names, "Effect of exchanging each component"),
-                f"Mean effect on the margin of exchanging one component, {what}. Filled: noise; "
-                f"outlined: denoise; whiskers are 95 % intervals.",
-                labels(e, intervals=MEAN_INTERVALS))],
+        [Figure(_bars(table, drawn, "Effect of exchanging each component"),
+                f"Mean effect on the margin of exchanging one component, "
+                f"{_of(len(drawn), total, 'components')}. Filled: noise; outlined: denoise; "
+                f"whiskers are 95 % intervals.",
+                labels(e, intervals=MEAN_INTERVALS), ("patch_grid",)), _map(e, table)],
         [_effects(number, "patch_grid", table, "components", ["direction", "component"], which,
                   f"Effects of {what}")],
+    )  # fmt: skip
+
+
+def _map(e: Evidence, table: pd.DataFrame) -> Figure:
+    """The whole grid: a row for every layer, a column for every sublayer and direction."""
+    place = table["component"].str.extract(r"^L(?P<layer>\d+)\.(?P<write>\w+)$")
+    cells = table.assign(
+        layer=place["layer"],
+        column=place["write"].str.removesuffix("_out") + " " + table["direction"],
+    ).dropna(subset="layer")
+    grid = cells.pivot(index="layer", columns="column", values="share_of_margin")
+    grid = grid.loc[cells["layer"].unique(), cells["column"].unique()]
+    svg = square_map(
+        grid.to_numpy(dtype=float), [f"layer {k}" for k in grid.index], list(grid.columns),
+        "Share of the margin by layer and sublayer", "sublayer"
+    )  # fmt: skip
+    return Figure(
+        svg, "The same as a map: every layer's sublayers, in both directions, as a share of the "
+        "margin signed towards its sign. The area of a square is the size.",
+        labels(e, units="share"), ("patch_grid",)
     )  # fmt: skip
 
 
@@ -148,7 +172,7 @@ def _heads(evidence: Mapping[str, Evidence], number: Numbers) -> Part | None:
         )  # fmt: skip
         drawn.append(Figure(
             svg, f"{_title(direction)}, by head, as a share of the margin signed towards its sign. "
-            f"The area of a square is the size.", labels(e, units="share")
+            f"The area of a square is the size.", labels(e, units="share"), (name,)
         ))  # fmt: skip
     names = _largest(table, "component", MOST // 2)
     which = np.flatnonzero(table["component"].isin(names)).tolist()
@@ -191,6 +215,7 @@ def _views(evidence: Mapping[str, Evidence], number: Numbers) -> Part | None:
             f"Each mark is one of the {what}: across, what it writes; up, what exchanging it does. "
             f"Dots: noise; squares: denoise; dashed: equal.{_most(table)}",
             labels(e, units="reward", intervals="rank correlation with interval in the text"),
+            (name,),
         ))  # fmt: skip
         if name == "compare_views":
             tables = [_agreement(number, name, agreement, what)]
@@ -240,7 +265,7 @@ def _paths(evidence: Mapping[str, Evidence], number: Numbers) -> Part | None:
             svg, f"{_title(direction)}, by path, as a share of the margin: columns send, rows "
             f"receive; a dash is no path. The row readout is the direct path, past all other "
             f"components.",
-            labels(e, units="share")
+            labels(e, units="share"), ("path_effects",)
         ))  # fmt: skip
     order = np.argsort(-np.nan_to_num(table["mean_size"].to_numpy(dtype=float)), kind="stable")
     which = [int(k) for k in order if table["pairs"].iloc[k] > 0][:MOST]
@@ -312,5 +337,6 @@ def _doses(evidence: Mapping[str, Evidence], number: Numbers) -> Part | None:
                                "Change of the score by dose of the concept"),
                 "Mean change of the score, bands are 95 % intervals. Solid: the concept; dashed: "
                 "random directions of the same length.",
-                labels(e, intervals=MEAN_INTERVALS, n=f"n = {e.value.sizes['item']} items"))],
+                labels(e, intervals=MEAN_INTERVALS, n=f"n = {e.value.sizes['item']} items"),
+                (name,))],
     )  # fmt: skip

@@ -19,12 +19,43 @@ MEAN_INTERVALS = "95 % intervals (cluster-t over lineages)"
 
 
 @dataclass(frozen=True)
+class Slider:
+    """A depth that a reader moves along the curves of a figure.
+
+    Attributes
+    ----------
+    title : str
+        What is moved.
+    most : int
+        The last depth; the first is 0.
+    table : str
+        Id of the table whose rows say what there is at a depth.
+    """
+
+    title: str
+    most: int
+    table: str
+
+
+@dataclass(frozen=True)
 class Figure:
-    """A drawing, what it shows, and how it was measured."""
+    """A drawing, what it shows, and how it was measured.
+
+    Attributes
+    ----------
+    svg : Markup
+    caption, labels : str
+        ``labels`` as :func:`labels` makes them.
+    names : tuple of str
+        What the evidence is called that it shows; their receipts are linked.
+    slider : Slider, optional
+    """
 
     svg: Markup
     caption: str
     labels: str
+    names: tuple[str, ...] = ()
+    slider: Slider | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +66,7 @@ class Table:
     head: list[str]
     rows: list[list[Cell]]
     open: bool = False
+    id: str = ""
 
 
 @dataclass(frozen=True)

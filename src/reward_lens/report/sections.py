@@ -21,6 +21,7 @@ from reward_lens.report.parts import (
     Cell,
     Figure,
     Section,
+    Slider,
     Table,
     because,
     interval,
@@ -122,14 +123,15 @@ def _preference(e: Evidence, number: Numbers) -> Section:
             Figure(figures.rows(points, "share of pairs with the chosen response ahead",
                                 "Accuracy by group with 95 % intervals", mark=0.5),
                    "Accuracy by group; whiskers are 95 % intervals, the line is a coin.",
-                   accuracies),
+                   accuracies, ("preference",)),
             Figure(figures.histogram(margins, "margin (reward)", "Histogram of margins"),
-                   "Margins, chosen minus rejected. Filled: chosen ahead; outlined: behind.", how),
+                   "Margins, chosen minus rejected. Filled: chosen ahead; outlined: behind.", how,
+                   ("preference",)),
             Figure(figures.scatter(ratio, margins[known],
                                    "log(characters chosen / rejected), responses",
                                    "margin (reward)", "Margin against length ratio"),
                    "Margin against the length ratio of the two sides, in the same prompt; "
-                   f"at most {figures.MOST_POINTS} pairs are drawn.", how),
+                   f"at most {figures.MOST_POINTS} pairs are drawn.", how, ("preference",)),
         ],
         tables,
     )  # fmt: skip
@@ -187,10 +189,12 @@ def _lens(e: Evidence, number: Numbers) -> Section:
         [Figure(figures.curves(lines, "depth (layers)", "mean margin (reward)",
                                "Mean margin by depth under both readings"),
                 "Mean margin by depth, bands are 95 % intervals. Solid: norm frozen; dashed: "
-                "norm applied.", labels(e, intervals=MEAN_INTERVALS))],
+                "norm applied.", labels(e, intervals=MEAN_INTERVALS), ("lens",),
+                Slider("Depth", e.value.sizes["depth"] - 1, "curve"))],
         [Table("Crossings of half the final margin", summary_head, rows, open=True),
          Table("The curve in numbers", ["reading", "depth", "mean margin", "low", "high",
-                                        "median share", "share with final sign"], curve_rows)],
+                                        "median share", "share with final sign"], curve_rows,
+               id="curve")],
     )  # fmt: skip
 
 
@@ -233,7 +237,8 @@ def _writes(
         [Figure(figures.rows(bars, "share of the margin",
                              f"{title} Share of the margin by write"),
                 "Share of the margin, signed towards its final sign, over all pairs. Filled: "
-                "towards the final margin; outlined: against.", labels(e, units="share"))],
+                "towards the final margin; outlined: against.", labels(e, units="share"),
+                (name,))],
         [Table("Writes", ["write", "mean (reward)", "low", "high", "mean size", "share"], rows)],
     )  # fmt: skip
 
