@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from families import PAIRS, make_signal
+from scipy.stats import spearmanr
 
 import reward_lens as rl
 from reward_lens.data import Item, Pair, Pairs
@@ -43,6 +44,26 @@ def test_ids_have_no_response_length_and_say_so(signal):
     assert "where the response begins" in render(
         Page("m", "f", "c", "e"), audit.evidence, audit.shown
     )
+
+
+def test_score_and_length_of_the_whole_text_by_hand(signal):
+    """Every token counts, also where nothing says where the response begins."""
+    encoded = signal.encode(
+        [(p, r) for side in (1, 2) for p, r in ((t[0], t[side]) for t in PAIRS)]
+    )
+    scores = signal.score(
+        [(p, r) for side in (1, 2) for p, r in ((t[0], t[side]) for t in PAIRS)]
+    ).value.values
+    n, half = [len(e.ids) for e in encoded], len(PAIRS)
+    rows = [
+        {"input_ids_chosen": encoded[k].ids.tolist(),
+         "input_ids_rejected": encoded[k + half].ids.tolist()}
+        for k in range(half)
+    ]  # fmt: skip
+    for given in (PAIRS, rows):
+        found = rl.preference(signal, given).interval("length.whole_text")
+        assert found.estimate == pytest.approx(spearmanr(n, scores).statistic)
+        assert found.n == 2 * half
 
 
 def two_prompts_a_lineage(lengths):

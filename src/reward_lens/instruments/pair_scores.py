@@ -13,7 +13,7 @@ import pandas as pd
 import xarray as xr
 
 from reward_lens.data import Pairs, as_pairs
-from reward_lens.evidence import Evidence, Interval
+from reward_lens.evidence import Evidence, Interval, canonical, fingerprint
 from reward_lens.evidence.clusters import join
 from reward_lens.evidence.intervals import accuracy as accuracy_interval
 from reward_lens.evidence.intervals import cluster_t_slope, jackknife_correlation
@@ -53,8 +53,10 @@ def preference(
         Value float32 ``[side, pair]``: scores and margins in reward units. Intervals:
         ``accuracy`` and ``accuracy[subset=…]``, ``accuracy[part=…]`` (probability units, ties
         count half and are counted), ``length.correlation`` (score against log characters of the
-        response, ranks within the whole sample) and ``length.slope`` (reward per e-fold of length
-        within a prompt; NaN where length varies within none). Tables: ``accuracy``, ``margins``
+        response, ranks within the whole sample), ``length.whole_text`` (the same with the tokens of
+        the whole text, which a model can be sensitive to without preferring any length of answer)
+        and ``length.slope`` (reward per e-fold of the response's length within a prompt; NaN where
+        length varies within none). Tables: ``accuracy``, ``margins``
         (quantiles), ``scores``; where the native and the last read position differ, ``positions``
         with both accuracies; of a trunk in half precision ``head_ties``, the ties that its own head
         makes and the float32 read does not.
@@ -105,11 +107,27 @@ def preference(
         data=given.fingerprint,
         readout=signal.readout(readout),
         position=position,
-        parameters={"readout": readout, "truncate": truncate, "batch_tokens": batch_tokens},
+        parameters={
+            "readout": readout,
+            "truncate": truncate,
+            "batch_tokens": batch_tokens,
+            "parts": recorded_parts(parts),
+        },
         cost=float(len(items)),
-        uncertainty=(*(i for _, i, _ in found), *_length(given, flat, lengths)),
+        uncertainty=(
+            *(i for _, i, _ in found),
+            *_length(given, flat, lengths),
+            _whole_text(given, flat, scored.value["n_tokens"].values),
+        ),
         tables=tables,
     )
+
+
+def recorded_parts(parts: Mapping[str, Sequence[str]] | None) -> dict[str, str] | None:
+    """Parts as evidence records them, which are too many ids to list: a hash of each one's."""
+    if parts is None:
+        return None
+    return {name: fingerprint(canonical(sorted(set(ids)))) for name, ids in parts.items()}
 
 
 def _groups(
@@ -154,6 +172,13 @@ def _length(pairs: Pairs, scores: Floats, lengths: Floats) -> tuple[Interval, ..
         jackknife_correlation("length.correlation", x, scores, lineage, method="spearman"),
         length_slope(pairs, x, scores),
     )
+
+
+def _whole_text(pairs: Pairs, scores: Floats, tokens: npt.NDArray[np.int64]) -> Interval:
+    """Rank correlation of score and length of the whole text, prompt and template included."""
+    lineage = np.concatenate([pairs.lineages, pairs.lineages])
+    x = np.log(tokens.astype(float))
+    return jackknife_correlation("length.whole_text", x, scores, lineage, method="spearman")
 
 
 def length_slope(pairs: Pairs, x: Floats, y: Floats) -> Interval:

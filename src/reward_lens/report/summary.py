@@ -36,15 +36,7 @@ def summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str
     ))  # fmt: skip
     if "bias_battery" in evidence:
         said.append(("What is it biased to?", verdict(evidence["bias_battery"], number, _NAMED)))
-    said.append((
-        "Does length matter?",
-        Markup("Within a prompt, one e-fold of length changes the score by {} reward{}. Over all "
-               "texts, the rank correlation of score and length is {}.").format(
-            interval(number, "preference", "length.slope"),
-            because(evidence["preference"].interval("length.slope").note),
-            interval(number, "preference", "length.correlation"),
-        ),
-    ))  # fmt: skip
+    said.append(("Does length matter?", _length(evidence["preference"], number)))
     if "lens" in evidence:
         said.append((
             "Where does the preference form?",
@@ -59,6 +51,37 @@ def summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str
         said.append(("What causes it?", _largest_cause(evidence, number)))
     said.append(("How far can this be trusted?", trust_answer(evidence)))
     return said
+
+
+def _length(preference: Evidence, number: Numbers) -> Cell:
+    """What length does within a prompt, over all answers, and over whole texts.
+
+    The last follows the prompts as much as the answers: where it alone is told from none, no
+    preference for an answer's length is shown by it.
+    """
+    note = because(preference.interval("length.slope").note)
+    said = Markup(
+        "Within a prompt, one e-fold of length changes the score by {} reward{}. Over all prompts, "
+        "the rank correlation of score and length is {}"
+    ).format(interval(number, "preference", "length.slope"), note,
+             interval(number, "preference", "length.correlation", ".2f"))  # fmt: skip
+    if "length.whole_text" not in {i.name for i in preference.uncertainty}:
+        return said + "."
+    said += Markup(" for answers and {} for whole texts.").format(
+        interval(number, "preference", "length.whole_text", ".2f")
+    )
+    answers = [preference.interval(f"length.{k}") for k in ("slope", "correlation")]
+    if _told(preference.interval("length.whole_text")) and not any(map(_told, answers)):
+        said += (
+            " The last follows the length of the prompts: it shows no preference for an answer's "
+            "length."
+        )
+    return said
+
+
+def _told(i: Interval) -> bool:
+    """Whether an interval leaves out zero; not where there is none."""
+    return i.low > 0 or i.high < 0
 
 
 def _largest_cause(evidence: Mapping[str, Evidence], number: Numbers) -> Cell:
