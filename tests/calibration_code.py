@@ -9,12 +9,12 @@ _SOURCE = Path(__file__).resolve().parent.parent / "src" / "reward_lens"
 #: All of the engine, and of the other rooms what the four instruments and the organisms use.
 MODULES = {
     "backbone": ("*",),
-    "signals": ("decomposition", "depth", "gradient_sweep", "intervening", "linearized", "patching",
-                "readouts", "segment", "sweeping"),
+    "signals": ("decomposition", "depth", "derivatives", "gradient_sweep", "intervening",
+                "linearized", "lots", "patching", "readouts", "segment", "sweeping"),
     "instruments": ("effects", "grid_*", "layer_lens", "patch*", "path*", "replacements", "sides",
                     "token_alignment", "write_attribution"),
     "organisms": ("calibration*", "ground", "instrument_specs", "planting", "rule*", "triggers"),
-    "evidence": ("intervals", "reading", "scorecard", "trust"),
+    "evidence": ("conditions", "intervals", "pass_rule", "reading", "scorecard", "trust"),
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 import reward_lens as rl
 from reward_lens.audit_plan import CAUSAL_SAMPLE, Plan, largest_effects
+from reward_lens.auditing import SHOWN, SHOWN_IN_ALL
 from reward_lens.cli import app
 from reward_lens.data import as_pairs
 from reward_lens.errors import AnatomyError, DataError, TokenizeError
@@ -80,6 +81,41 @@ def test_the_paths_are_followed_from_the_largest_effects(audit):
     assert [c for c in grid.value["component"].values if c in senders] == senders
 
 
+def test_the_tokens_of_extreme_pairs_are_mapped_while_there_is_room(audit):
+    margins = audit["preference"].value.sel(side="margin").to_pandas()
+    first = [margins[i] for i in audit.shown.ids[:3]]
+    assert first == [margins.max(), margins.min(), margins[margins.abs().idxmin()]]
+    lengths = audit["preference"].tables["scores"].set_index("pair")
+    both = lengths["n_tokens_chosen"] + lengths["n_tokens_rejected"]
+    assert SHOWN_IN_ALL - both.max() < both[audit.shown.ids].sum() <= SHOWN_IN_ALL
+    assert len(audit.shown) <= SHOWN
+    assert list(audit["token_map"].value["pair"].values) == audit.shown.ids
+
+
+def test_tokens_are_left_out_of_as_many_pairs_as_it_can_pay(signal, audit, monkeypatch):
+    found = audit["token_map_causal"]
+    few = list(found.value["pair"].values)
+    assert found.value["reading"].values.tolist() == ["leave_one_out"]
+    assert 0 < len(few) < len(audit.shown)
+    assert few == [i for i in audit.shown.ids if i in few]
+    tokens = found.tables["tokens"]
+    left_out = int(tokens["response"].sum())
+    assert left_out <= 400
+    assert found.provenance.cost_forwards == left_out + 2 * len(few)
+    said = f"token_map_causal: on {len(few)} of {len(audit.shown)} shown pairs, since every token"
+    assert [note for note in audit.notes if note.startswith(said)]
+    pairs = as_pairs(PAIRS)
+    shortest = min(len(p.chosen.response.encode()) + len(p.rejected.response.encode())
+                   for p in pairs)  # fmt: skip
+    monkeypatch.setattr("reward_lens.audit_plan._LEFT_OUT", 3)
+    jobs = {j.name: j for j in Plan(signal, pairs, pairs, None, 0).jobs()}
+    assert f"the shortest shown pair has {shortest}; 3 are spent" in jobs["token_map_causal"].lacks
+    monkeypatch.setattr("reward_lens.audit_plan._LEFT_OUT", 1000)
+    jobs = {j.name: j for j in Plan(signal, pairs, pairs, None, 0).jobs()}
+    assert jobs["token_map_causal"].pairs.ids == pairs.ids
+    assert jobs["token_map_causal"].note == ""
+
+
 def test_the_causal_sample_can_be_named(signal):
     found = rl.audit(signal, MANY, sample=20, causal_sample=6)
     assert found["patch_grid"].value.sizes["pair"] == 6
@@ -136,7 +172,9 @@ def test_a_trunk_whose_writes_are_unknown_has_no_causal_part(signal, audit, monk
     monkeypatch.setitem(anatomy.missing, "writes", "sublayers do not add up")
     jobs = Plan(signal, as_pairs(PAIRS), as_pairs(PAIRS), None, 0, biases=0).jobs()
     lacks = {job.name: job.lacks for job in jobs}
-    assert {n for n, why in lacks.items() if not why} == {"lens", "token_map", *REPORTS}
+    assert {n for n, why in lacks.items() if not why} == {
+        "lens", "token_map", "token_map_causal", *REPORTS
+    }  # fmt: skip
     assert set(lacks.values()) == {"", "sublayers do not add up"}
     kept = {n: e for n, e in audit.evidence.items() if not lacks.get(n)}
     text = render(Page("m", "f", "c", "e"), kept, audit.shown)

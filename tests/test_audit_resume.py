@@ -115,7 +115,7 @@ def test_what_is_stored_is_not_measured_again_and_the_page_says_so(signal, store
 @pytest.mark.parametrize(
     ("changes", "kept"),
     [
-        ({"seed": 1}, {"preference", "token_map", "source_attribution"}),
+        ({"seed": 1}, {"preference", "token_map", "token_map_causal", "source_attribution"}),
         ({"batch_tokens": 512}, set()),
         ({"biases": 3}, None),
     ],
@@ -187,6 +187,9 @@ def test_scores_by_part_are_not_taken_for_scores_without(signal, store, first):
         assert "preference" not in found.resumed
         table = found["preference"].tables["accuracy"].set_index("group")
         assert table.loc["part=a", "pairs"] == len(parts["a"])
+        same, _ = run(signal, store, parts={"a": parts["a"][::-1]})
+        assert same["preference"] == found["preference"]
+        assert "preference" in same.resumed
     again, _ = run(signal, store)
     assert again["preference"] == first[0]["preference"]
 

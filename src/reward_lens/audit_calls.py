@@ -36,8 +36,6 @@ class Call:
         Whether it may be taken from a store. Not where what it was asked is not all on record.
     free : bool
         Whether it runs no forward. It is computed anew then, and nobody has to wait for it.
-    fits : callable
-        A further condition on what a store has.
     """
 
     instrument: Callable[..., Evidence]
@@ -47,7 +45,6 @@ class Call:
     exchanges: int = 0
     kept: bool = True
     free: bool = False
-    fits: Callable[[Evidence], bool] = lambda evidence: True
 
     def asked(self) -> dict[str, Any]:
         """Every option by name, with the defaults of those that are not given."""
@@ -74,7 +71,7 @@ class Call:
             return None
         name, readout = self.instrument.__name__, self.options["readout"]
         found = store.find(instrument=name, signal=signal.fingerprint, data=data, readout=readout)
-        same = [e for e in found if self._is(e, signal) and self.fits(e)]
+        same = [e for e in found if self._is(e, signal)]
         return _with_parents(same[-1], store) if same else None
 
     def _is(self, e: Evidence, signal: ClassifierRM) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from reward_lens.audit_calls import Call
 from reward_lens.audit_checks import batch_effect
 from reward_lens.backbone import TREE, engine_of
-from reward_lens.data import Pairs
+from reward_lens.data import Item, Pairs
 from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence
 from reward_lens.evidence.benchmark_rules import REWARDBENCH_SECTIONS
@@ -34,11 +34,11 @@ from reward_lens.instruments import (
     worst_errors,
 )
 from reward_lens.instruments.bias_cases import chosen_edits
-from reward_lens.instruments.patch_targets import grid_targets
+from reward_lens.instruments.pair_scores import recorded_parts
+from reward_lens.instruments.patch_targets import grid_targets, largest_effects
 from reward_lens.instruments.path_graph import all_ends
 from reward_lens.instruments.paths import TOP
 from reward_lens.instruments.token_maps import why_lacking
-from reward_lens.organisms.instrument_specs import largest_effects
 from reward_lens.signals import ClassifierRM
 
 #: Pairs for the causal instruments; paths and gradients are followed on half of them.
@@ -62,8 +62,10 @@ _DIRECTIONS = 2
 #: What an audit makes scorecards of.
 CALIBRATED = ("lens", "attribution", "patch_grid", "path_effects")
 _PATCHING = ("patch_grid", "path_effects")
-#: The methods of a token map that cost no forward per token or step.
-_CHEAP = ("prefix", "gradient")
+#: The methods of a token map that cost no forward per token or step, and the one that costs a
+#: forward for every token of a response; of these it gets so many.
+_CHEAP, _CAUSAL = ("prefix", "gradient"), "leave_one_out"
+_LEFT_OUT = 400
 
 #: How an instrument is called, given what was measured so far and the options of the audit.
 Prepare = Callable[[Mapping[str, Evidence], dict[str, Any]], Call]
@@ -112,6 +114,8 @@ class Plan:
         Pairs whose responses the bias battery edits; 0 leaves out what is measured on edits.
     scored : Pairs, optional
         All that are scored; those of the sample by default.
+    truncate : {"error", "left", "right"}
+        What is done to a text that is longer than the model reads.
     calibrated : bool
         What is found is judged by scorecards, which are made on as many pairs as are patched: paths
         are followed on all of them, since of half of them a card would not speak.
@@ -126,6 +130,7 @@ class Plan:
     calibrated: bool = False
     biases: int = BIASES
     scored: Pairs | None = None
+    truncate: str = "error"
 
     def jobs(self) -> list[Job]:
         """Every instrument, in the order they run; those that cannot say why."""
@@ -147,6 +152,7 @@ class Plan:
             Job("attribution_heads", self.some, _plain(attribution, by="head"), lacks=no_heads),
             *self._causal(no_writes, no_heads),
             Job("token_map", self.shown, _gradients(token_map, methods=methods), lacks=no_tokens),
+            self._left_out(),
             Job("source_attribution", self.shown, _plain(source_attribution), lacks=no_sources),
             *([Job("batch_effect", self.some, _batch_effect)] if half_precision else []),
         ]
@@ -231,6 +237,29 @@ class Plan:
 
         return prepare
 
+    def _left_out(self) -> Job:
+        """Every token of a response left out in turn, on the first shown pairs that it can pay."""
+        name, prepare = "token_map_causal", _plain(token_map, methods=[_CAUSAL])
+        lengths = [sum(map(self._response, (p.chosen, p.rejected))) for p in self.shown]
+        kept, used = [], 0
+        for k, length in enumerate(lengths):
+            if used + length <= _LEFT_OUT:
+                kept.append(k)
+                used += length
+        why = "every token of a response that is left out is a forward of its own"
+        if not kept:
+            short = f"{why}, and the shortest shown pair has {min(lengths)}; {_LEFT_OUT} are spent"
+            return Job(name, self.shown, prepare, lacks=short)
+        few = len(kept) < len(lengths)
+        note = f"{name}: on {len(kept)} of {len(lengths)} shown pairs, since {why}" if few else ""
+        return Job(name, self.shown.select(kept), prepare, note=note)
+
+    def _response(self, item: Item) -> int:
+        """How many tokens of an item can be left out."""
+        aligned = self.signal.encoder.align(item, self.truncate)
+        start, stop = aligned.response or (0, len(aligned.tokens))
+        return stop - start
+
     @property
     def averaged(self) -> bool:
         """Whether the head reads the mean over tokens, so that there is no final one."""
@@ -286,13 +315,8 @@ class Plan:
 
 
 def scoring(parts: Mapping[str, Any] | None, options: dict[str, Any]) -> Call:
-    """The scores of all pairs; which pairs are in which part is not on record."""
-
-    def fits(evidence: Evidence) -> bool:
-        return not evidence.tables["accuracy"]["group"].str.startswith("part=").any()
-
-    more = {**options, "parts": parts}
-    return Call(preference, more, idle=("parts",), kept=not parts, fits=fits)
+    """The scores of all pairs."""
+    return Call(preference, {**options, "parts": parts}, recorded={"parts": recorded_parts(parts)})
 
 
 def _plain(instrument: Callable[..., Evidence], exchanges: int = 0, **more: Any) -> Prepare:

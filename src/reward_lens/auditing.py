@@ -23,12 +23,13 @@ from reward_lens.organisms.calibration_cards import Calibration
 from reward_lens.progress import Reporter, Silent, watched
 from reward_lens.signals import ClassifierRM, ConformanceReport, run_conformance
 from reward_lens.signals.classifier import BATCH_TOKENS
+from reward_lens.signals.lengths import too_long
 
 SAMPLE = 300
-SHOWN = 12
-#: Longest side of a pair whose text is shown, and all shown texts together, in tokens: the page
-#: stays under 500 kB.
-SHOWN_TOKENS, SHOWN_IN_ALL = 200, 1200
+SHOWN = 50
+#: Longest side of a pair whose tokens are shown, and all of them together: a token with three maps
+#: takes 20 bytes of the page, which has room for 90 kB of them.
+SHOWN_TOKENS, SHOWN_IN_ALL = 200, 4000
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Audit:
     pairs : Pairs
         Those that were scored.
     shown : Pairs
-        Those whose texts and tokens are shown.
+        Those whose tokens are mapped.
     left_out : dict of str to str
         Pair id -> why it was not scored.
     missing : dict of str to str
@@ -184,7 +185,7 @@ def audit(
     found = Audit(conformance, evidence, given, _worth_showing(given, scores), left_out)
     notes: list[str] = []
     plan = Plan(signal, some, found.shown, causal_sample, seed, concept, store is not None, biases,
-                given)  # fmt: skip
+                given, truncate)  # fmt: skip
     if calibrate:
         found = replace(found, calibration=_calibrated(signal, plan, store, told, notes, options))
     for job in plan.jobs():
@@ -301,18 +302,15 @@ def fitting_pairs(
     DataError
         If none remains.
     """
-    limit = signal.meta.max_length
-    if truncate != "error" or limit is None:
-        return pairs, {}
-    # Cutting nothing here: a side that would be cut is what is looked for.
-    encoded = signal.encoder.encode([*pairs.chosen, *pairs.rejected], truncate="right")
-    n, left_out = len(pairs), {}
+    limit, n = signal.meta.max_length, len(pairs)
+    long = too_long(signal, [*pairs.chosen, *pairs.rejected], truncate)
+    left_out: dict[str, str] = {}
     for k, pair in enumerate(pairs):
-        cuts = {"chosen": encoded[k].cut, "rejected": encoded[n + k].cut}
-        long = [f"{side} has {limit + cut} tokens" for side, cut in cuts.items() if cut]
-        if long:
-            left_out[pair.id] = f"{' and '.join(long)}, the model reads {limit}"
-    if len(left_out) == n:
+        both = (("chosen", k), ("rejected", n + k))
+        said = [f"{side} has {long[i]} tokens" for side, i in both if i in long]
+        if said:
+            left_out[pair.id] = f"{' and '.join(said)}, the model reads {limit}"
+    if left_out and len(left_out) == n:
         raise DataError(
             f"all {n} pairs are longer than the model reads ({limit} tokens); "
             f"truncate='left' or 'right' would cut them"
@@ -322,10 +320,10 @@ def fitting_pairs(
 
 
 def _worth_showing(pairs: Pairs, scores: Evidence) -> Pairs:
-    """The pairs with the highest, the lowest and the smallest margins, in turn; a third each.
+    """The pairs with the highest, the lowest and the smallest margins, one of each in turn.
 
-    Of many pairs, those short enough to be read on a page (the shortest if none is), while there
-    is room for their tokens; grouped by kind.
+    Of many pairs, those short enough to be read token by token (the shortest if none is), while
+    there is room for their tokens.
     """
     table = scores.tables["scores"]
     lengths = table[["n_tokens_chosen", "n_tokens_rejected"]]
@@ -335,13 +333,11 @@ def _worth_showing(pairs: Pairs, scores: Evidence) -> Pairs:
     margins = scores.value.sel(side="margin").values[fit]
     order = fit[np.argsort(margins, kind="stable")]
     close = fit[np.argsort(np.abs(margins), kind="stable")]
-    kinds: list[list[int]] = [[], [], []]
-    taken, used = set[int](), 0
-    for candidates in zip(order[::-1].tolist(), order.tolist(), close.tolist(), strict=True):
-        for kind, k in zip(kinds, candidates, strict=True):
-            room = not taken or used + both[k] <= SHOWN_IN_ALL
-            if k not in taken and len(taken) < SHOWN and room:
-                kind.append(k)
-                taken.add(k)
-                used += int(both[k])
-    return pairs.select(k for kind in kinds for k in kind)
+    taken: dict[int, None] = {}
+    used = 0
+    for k in np.stack([order[::-1], order, close], axis=1).ravel().tolist():
+        room = not taken or used + both[k] <= SHOWN_IN_ALL
+        if k not in taken and len(taken) < SHOWN and room:
+            taken[k] = None
+            used += int(both[k])
+    return pairs.select(taken)

@@ -148,19 +148,15 @@ def _score_items(
     signal: ClassifierRM, items: list[Item], readout: str | None, options: dict[str, Any]
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     from reward_lens.errors import DataError
+    from reward_lens.signals.lengths import too_long
 
     chosen = signal.readout(readout or signal.default_readout)
-    left_out: dict[str, str] = {}
-    limit = signal.meta.max_length
-    if options["truncate"] == "error" and limit is not None:
-        # Cutting nothing here: an item that would be cut is what is looked for.
-        encoded = signal.encoder.encode(items, truncate="right")
-        names = [x.id if x.id is not None else str(k) for k, x in enumerate(items)]
-        left_out = {name: f"has {limit + e.cut} tokens, the model reads {limit}"
-                    for name, e in zip(names, encoded, strict=True) if e.cut}  # fmt: skip
-        items = [x for x, e in zip(items, encoded, strict=True) if not e.cut]
-        if not items:
-            raise DataError(f"all items are longer than the model reads ({limit} tokens)")
+    limit, long = signal.meta.max_length, too_long(signal, items, options["truncate"])
+    names = [x.id if x.id is not None else str(k) for k, x in enumerate(items)]
+    left_out = {names[k]: f"has {n} tokens, the model reads {limit}" for k, n in long.items()}
+    items = [x for k, x in enumerate(items) if k not in long]
+    if long and not items:
+        raise DataError(f"all items are longer than the model reads ({limit} tokens)")
     with Bars().stage("scores", len(items)) as done:
         found = signal.score(items, readout=chosen.name, progress=done, **options)
     table = found.value.to_dataframe().reset_index()

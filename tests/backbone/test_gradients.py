@@ -21,7 +21,8 @@ from reward_lens.backbone import Change, Site, Target
 from reward_lens.backbone.batching import collate
 from reward_lens.backbone.gradients import score_gradients
 from reward_lens.errors import AnatomyError, NumericsError
-from reward_lens.signals.gradient_sweep import gradient_sweep, quadrature, row_score
+from reward_lens.signals.derivatives import row_score
+from reward_lens.signals.gradient_sweep import gradient_sweep, quadrature
 
 STEP = 0.02  # of a tensor's spread
 make_signal = functools.cache(new_signal)  # nothing here changes a model

@@ -69,6 +69,10 @@ def test_rendered_text_and_ids():
         ({"messages": TURNS, "response": "b"}, "'messages' and 'response'"),
         ({"prompt": "q", "response": "a", "lineage": 1.0}, "lineage is a float, expected a label"),
         ({"text": " "}, "text is empty"),
+        (
+            {"prompt": "q", "response": "a", "lineage": "l\udfff"},
+            r"lineage holds the lone surrogate '\\udfff'",
+        ),
         (("q", "a\ud800"), r"lone surrogate '\\ud800' at character 1"),
         (("q", [*TURNS]), r"response must be text or the assistant's one message.*'user'"),
         ([TURNS[0], {**TURNS[1], "tool_calls": [{}]}], "turn 1 has the field 'tool_calls'"),

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reward_lens.data import Item, Message, as_pairs, load_pairs
+from reward_lens.data.formats import file_rows
 from reward_lens.errors import DataError
 
 ROW = {"prompt": "q", "chosen": "good", "rejected": "bad"}
@@ -279,6 +280,14 @@ def test_a_malformed_row_is_refused_with_file_line_and_field(tmp_path, row, mess
         ("p.jsonl", b'{"a": 1}\n', r"line 1 has no field 'chosen'; it has \['a'\]"),
         ("p.jsonl", b'{"prompt": 1, "prompt": 2}\n', "line 1: a JSON object has 'prompt' twice"),
         ("p.jsonl", b'{"chosen": "\\ud800", "prompt": "q", "rejected": "b"}\n', "lone surrogate"),
+        *(
+            (
+                "p.jsonl",
+                json.dumps({**ROW, key: "a\ud800"}).encode(),
+                f"{key} holds the lone surrogate",
+            )
+            for key in ("id", "subset", "lineage")
+        ),
         ("p.jsonl.gz", b"plain", "not a whole gzip file"),
         (
             "p.jsonl.gz",
@@ -391,3 +400,10 @@ def test_transcripts_of_the_reference_pairs_are_the_messages_beside_them(shared)
         assert [(m.role, m.content) for m in prompts[row["id"]]] == [
             (m["role"], m["content"]) for m in row["messages"]
         ]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.json", "a.csv", "a.parquet"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, name):
+    (tmp_path / name).mkdir()
+    with pytest.raises(DataError, match=re.escape(str(tmp_path / name))):
+        list(file_rows(tmp_path / name))

@@ -31,6 +31,7 @@ def test_without_a_card_a_reading_is_exploratory(empty_store):
     store.append(e)
     assert e.trust is store.trust(e.id) is EXPLORATORY
     assert "no scorecard of patch_grid v1 on this model and readout" in said(store, e)
+    assert e.standing.detection_dose is None
 
 
 def test_a_strong_effect_under_a_card_that_passes_is_calibrated(empty_store):
@@ -44,6 +45,7 @@ def test_a_strong_effect_under_a_card_that_passes_is_calibrated(empty_store):
     assert standing.records == (card.id,)
     assert standing.above == {"noise L1.mlp_out": pytest.approx(0.9)}
     assert len(standing.below) == 3
+    assert standing.detection_dose == 0.5
     text = e.receipt()
     for part in (
         "trust: calibrated: the instrument recovers planted rules of this size",

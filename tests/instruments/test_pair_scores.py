@@ -122,3 +122,14 @@ def test_identical_sides_are_ties_and_degenerate_in_both_readings(signal):
     table = rl.lens(signal, pairs).tables["crystallization"]
     assert list(table["degenerate"]) == [3, 3]
     assert table["median_first"].isna().all()
+
+
+def test_parts_are_on_record_by_what_is_in_them(signal):
+    def recorded(parts):
+        return rl.preference(signal, PAIRS, parts=parts).provenance.parameters["parts"]
+
+    one = recorded({"train": ["0", "1"], "test": ["2"]})
+    assert set(one) == {"train", "test"}
+    assert one == recorded({"test": ["2"], "train": ["1", "0"]})
+    assert one["train"] != recorded({"train": ["0"]})["train"]
+    assert recorded(None) is None

@@ -324,6 +324,7 @@ def test_one_token_on_each_side(signal):
         ({"top": 0}, CapabilityError, "top=0"),
         ({"senders": "embed", "positions": "all"}, DataError, "equal length"),
         ({"senders": "embed", "executor": "fast"}, CapabilityError, "does not run here"),
+        ({"top": 0}, CapabilityError, "top=0: at least one sender has to be followed"),
     ],
 )  # fmt: skip
 def test_wrong_use(signal, options, error, said):

@@ -28,6 +28,7 @@ SMALL = Rated(Standing(
      "0.27 SD"),
     below={"3": 0.271, "4": 0.1},
     records=("c",),
+    detection_dose=0.5,
 ))  # fmt: skip
 FAILED = Rated(Standing(LOW, ("the instrument FAILED",), records=("c",), failed=True))
 HIGH = Rated(Standing(

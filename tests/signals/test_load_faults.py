@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +14,11 @@ from heads_on_disk import CASES, ROW, VOCAB, WIDTH, Case, draw, edit, linear, wr
 from safetensors.torch import load_file, save_file
 
 import reward_lens as rl
-from reward_lens.errors import CheckpointError
-from reward_lens.signals.checkpoint import INDEX
+from reward_lens.errors import CheckpointError, LoadError
+from reward_lens.signals import run_conformance
+from reward_lens.signals.checkpoint import INDEX, read_json
 from reward_lens.signals.checkpoint_model import Wishes, read_checkpoint
-from reward_lens.signals.hub import _complete
+from reward_lens.signals.hub import Hub, _complete
 
 BY_NAME = {c.name: c for c in CASES}
 HEADLESS = Case(
@@ -302,3 +304,58 @@ def test_a_padding_id_that_is_not_embedded_is_named(tmp_path, pad):
     refused(tmp_path, rf"pad_token_id {pad}, which is not among the ids 0 to 259")
     file.write_text(json.dumps({**json.loads(file.read_text()), "pad_token_id": None}))
     assert read(tmp_path).convention.head == "score"
+
+
+# --- files that cannot be read --------------------------------------------------------------
+
+
+def test_weights_that_may_not_be_read_are_named(tmp_path, monkeypatch):
+    whole(tmp_path)
+    plain = Path.open
+
+    def locked(self, *args, **options):
+        if self.name == "model.safetensors":
+            raise PermissionError(13, "Permission denied", str(self))
+        return plain(self, *args, **options)
+
+    monkeypatch.setattr(Path, "open", locked)
+    refused(tmp_path, r"model\.safetensors cannot be read \(Permission denied\); see to its perm")
+
+
+@pytest.mark.parametrize("left", [0, 4, 100, -1])
+def test_weights_that_are_cut_short_are_named(tmp_path, left):
+    whole(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:left])
+    refused(tmp_path, r"model\.safetensors is not a whole safetensors file")
+
+
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "config.json").mkdir()
+    with pytest.raises(LoadError, match=r"config\.json cannot be read \(Is a directory\)"):
+        read_json(tmp_path / "config.json")
+
+
+def test_a_folder_that_may_not_be_entered_is_named(tmp_path, monkeypatch):
+    def locked(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", locked)
+    with pytest.raises(LoadError, match=r"cannot be read \(Permission denied\); see to its perm"):
+        Hub().folder(str(tmp_path))
+
+
+def test_conformance_names_a_file_beside_the_weights_that_is_no_safetensors(tmp_path):
+    whole(tmp_path)
+    signal = rl.load_signal(tmp_path)
+    (tmp_path / "optimizer.safetensors").write_bytes(b"half a")
+    with pytest.raises(CheckpointError, match=r"optimizer\.safetensors is not a whole safetensors"):
+        run_conformance(signal)
+
+
+def test_each_head_that_is_known_is_named_once(tmp_path):
+    write(tmp_path, HEADLESS)
+    with pytest.raises(CheckpointError) as error:
+        read(tmp_path)
+    known = str(error.value).split("known by name: ")[1].split(". If the head")[0].split(", ")
+    assert known.count("regression_layer.weight") == 1

@@ -130,7 +130,7 @@ class Block:
         return any(c is not None for c in (*scales, *carries))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Anatomy:
     """The verified structure of one trunk.
 
@@ -159,6 +159,13 @@ class Anatomy:
     head: HeadMap
     causal: bool
     missing: dict[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        lacking = f", missing: {', '.join(self.missing)}" if self.missing else ""
+        return (
+            f"<Anatomy: {len(self.blocks)} blocks of width {self.width}, verified by "
+            f"{self.granularity.name.lower()}{lacking}>"
+        )
 
     @property
     def granularity(self) -> Granularity:

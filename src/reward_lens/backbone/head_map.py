@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ class HeadStep:
     """One module of the head, and the activation applied to its input where there is one."""
 
     name: str
-    module: nn.Module
+    module: nn.Module = field(repr=False)
     activation: str | None = None
     unsqueeze: bool = False  # it picks a token itself and is handed a text of one
 

@@ -22,7 +22,7 @@ from reward_lens.errors import AnatomyError
 Handler = Callable[[Tensor], Tensor | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tap:
     """Where one tensor can be seen: a call of a module, and the path inside it.
 
@@ -38,6 +38,9 @@ class Tap:
     module: nn.Module
     nth: int
     path: Path
+
+    def __repr__(self) -> str:
+        return f"Tap({type(self.module).__name__}, call {self.nth}, {self.path})"
 
 
 #: Handlers that run before, and handlers that run after, whatever else is done in a forward.

@@ -17,6 +17,7 @@ from reward_lens.data.edits_phrases import PHRASES
 from reward_lens.data.edits_prose import Prose
 from reward_lens.data.fields import text_of
 from reward_lens.errors import DataError
+from reward_lens.evidence.arguments import checked_seed
 
 #: Where an edit acts. ``whole`` is the response at large.
 POSITIONS = ("start", "middle", "end", "whole")
@@ -67,8 +68,9 @@ class Edit:
         Raises
         ------
         DataError
-            If the response is no text, or blank.
+            If the response is no text, or blank, or the seed no whole number from 0.
         """
+        seed = checked_seed(seed)
         text = text_of(response, f"edit {self.label}", "the response")
         found = self.rewrite(Prose(text), seed)
         return None if found is None or found == text or not found.strip() else found

@@ -71,12 +71,14 @@ def label_of(value: Any, where: str, name: str) -> str:
     Raises
     ------
     DataError
-        For any other type: a float ``3.0`` is most often an integer column with gaps in it.
+        For any other type: a float ``3.0`` is most often an integer column with gaps in it; for
+        text that no file could hold.
     """
     if isinstance(value, bool) or not isinstance(value, (str, int, np.integer)):
         raise DataError(
             f"{where}: {name} is a {type(value).__name__}, expected a label (text or an integer)"
         )
+    _check_encodable(str(value), where, name)
     return str(value)
 
 

@@ -10,12 +10,14 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from reward_lens.data.fields import refuse_repeated
 from reward_lens.errors import DataError
+
+Rows = Callable[[Path], Iterator[tuple[str, Any]]]
 
 #: The kinds of file that are read, by the end of their name.
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".csv", ".parquet")
@@ -29,18 +31,28 @@ def file_rows(path: Path) -> Iterator[tuple[str, Any]]:
     Raises
     ------
     DataError
-        If the name has another ending, or (while reading) naming the line that is malformed.
+        If the name has another ending; or (while reading) if the file cannot be read, or naming the
+        line that is malformed.
     """
     name = path.name.lower()
     if name.endswith((".jsonl", ".jsonl.gz")):
-        return _jsonl(path)
+        return _readable(path, _jsonl)
     if name.endswith(".json"):
-        return _json(path)
+        return _readable(path, _json)
     if name.endswith(".csv"):
-        return _csv(path)
+        return _readable(path, _csv)
     if name.endswith(".parquet"):
-        return _parquet(path)
+        return _readable(path, _parquet)
     raise DataError(f"{path}: expected one of {', '.join(SUFFIXES)}; convert the file to one")
+
+
+def _readable(path: Path, reader: Rows) -> Iterator[tuple[str, Any]]:
+    try:
+        yield from reader(path)
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read ({error.strerror or error}); see to its permissions"
+        ) from error
 
 
 def saved_dataset_rows(path: Path, split: str | None) -> Iterator[tuple[str, Any]]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from reward_lens.data.fields import Message
 from reward_lens.data.items import Item, content_hash
 from reward_lens.errors import DataError
+from reward_lens.evidence.arguments import checked_seed
 
 
 @dataclass(frozen=True)
@@ -163,8 +164,9 @@ class Pairs(Sequence[Pair]):
         Raises
         ------
         DataError
-            If ``n`` is below 1.
+            If ``n`` is below 1, or the seed no whole number from 0.
         """
+        seed = checked_seed(seed)
         if n >= len(self):
             return self
         if n < 1:

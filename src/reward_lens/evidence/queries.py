@@ -10,9 +10,9 @@ import pandas as pd
 
 from reward_lens.errors import EvidenceError
 from reward_lens.evidence import chain
+from reward_lens.evidence.conditions import PLANTED
 from reward_lens.evidence.record import Evidence, Store
 from reward_lens.evidence.records import Record, column_text, record_of
-from reward_lens.evidence.scorecard import PLANTED
 from reward_lens.evidence.store_file import StoreFile
 from reward_lens.evidence.trust import Placed
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from reward_lens.errors import DataError
+from reward_lens.evidence.arguments import checked_count, checked_seed
 from reward_lens.evidence.clusters import (
     Floats,
     checked_level,
@@ -110,8 +111,7 @@ def bradley_terry_reliability(
     reaches (Zou & Donner 2008); the error reaches at least as far to both sides as the share right.
     Ties add nothing to either. Pairs that are all ties have no interval.
     """
-    _check("bins", bins, 1)
-    _check("seed", seed, 0)
+    bins, seed = checked_count("bins", bins, 1), checked_seed(seed)
     level, m = checked_level("ece", level), checked_rows("ece", margins, "margin of")
     codes, groups = lineage_codes("ece", lineage, len(m))
     if groups < 2:
@@ -136,11 +136,6 @@ def bradley_terry_reliability(
         null_limit=limit,
         overconfidence=plain if rare is None else rare.replaces(plain),
     )
-
-
-def _check(what: str, value: int, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise DataError(f"{what}={value!r}: give a whole number, {least} or more")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from reward_lens.errors import EvidenceError
+from reward_lens.evidence.conditions import n_of, observables, plants_in
 from reward_lens.evidence.encoding import plain, unplain
 from reward_lens.evidence.frozen import frozen_settings
 from reward_lens.evidence.hashing import canonical, fingerprint
@@ -26,6 +27,7 @@ from reward_lens.evidence.parts import (
     settings_from_json,
     settings_to_json,
 )
+from reward_lens.evidence.pass_rule import least_covered, least_share, most_within, upper_rate
 from reward_lens.evidence.reading import Reading
 from reward_lens.evidence.record import Evidence
 
@@ -37,15 +39,6 @@ MIN_NULLS = 60
 RECOVERY = 0.9
 MAX_FALSE_POSITIVES = 0.1
 MAX_FACTOR = 1.5
-
-#: What an evidence of an organism says was done to its signal begins with this.
-PLANTED = "planted "
-
-#: Parameters that say how a measurement is carried out, or which rows of it are looked at, but not
-#: what a row means.
-INERT = frozenset({
-    "batch_tokens", "executor", "sample", "layers", "components", "senders", "receivers", "top",
-})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -93,7 +86,7 @@ class Trial:
             raise EvidenceError(f"trial on {self.organism!r}: a planted rule has a place")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scorecard:
     """What an instrument recovers on one model, under which circumstances.
 
@@ -214,10 +207,8 @@ class Scorecard:
     @property
     def false_positives(self) -> tuple[int, float]:
         """Nulls taken for rules, and the upper end of the one-sided 95 % interval of their rate."""
-        from scipy.stats import beta
-
         n, k = len(self.nulls), sum(t.reading >= self.threshold for t in self.nulls)
-        return k, 1.0 if k == n else float(beta.ppf(0.95, k + 1, n - k))
+        return k, upper_rate(k, n)
 
     @property
     def coverage(self) -> tuple[float, int]:
@@ -235,29 +226,49 @@ class Scorecard:
         return float(np.median(found)) if found else math.nan
 
     @property
+    def detects(self) -> str:
+        """From which dose on it finds rules, in words."""
+        if math.isnan(self.detection_dose):
+            return "detects no dose reliably"
+        return (
+            f"found in nine of ten from {self.detection_dose:.3g} SD of the margin on, the median "
+            f"at {self.size:.3g} times its size"
+        )
+
+    @property
     def failures(self) -> tuple[str, ...]:
         """What keeps it from passing, in words; empty if it passes."""
         said = []
         if not self.planted:
             said.append(f"no rule was planted of a kind other than {self.fixed_on!r}")
         elif math.isnan(self.detection_dose):
+            last = self.recovery.iloc[-1]
+            n = max(int(last["organisms"]), MIN_ORGANISMS)
+            least = least_share(n, RECOVERY)
             said.append(
                 f"at the largest doses fewer than {RECOVERY:.0%} of the rules were found, or fewer "
-                f"than {MIN_ORGANISMS} were planted"
+                f"than {MIN_ORGANISMS} were planted: {last['found']:.0f} of "
+                f"{last['organisms']:.0f} at {last['dose']:g} SD, where {least} of {n} pass"
             )
         elif not 1 / MAX_FACTOR <= self.size <= MAX_FACTOR:
-            said.append(f"it reads the median rule at {self.size:.3g} times its size")
+            said.append(
+                f"it reads the median rule at {self.size:.3g} times its size, where "
+                f"{1 / MAX_FACTOR:.2g} to {MAX_FACTOR:.2g} pass"
+            )
         if len(self.nulls) < MIN_NULLS:
             said.append(f"{len(self.nulls)} nulls were tried, {MIN_NULLS} are needed")
         elif self.false_positives[1] > MAX_FALSE_POSITIVES:
-            k, bound = self.false_positives
+            (k, bound), n = self.false_positives, len(self.nulls)
             said.append(
-                f"{k} of {len(self.nulls)} nulls were taken for rules: up to {bound:.1%}, above "
-                f"{MAX_FALSE_POSITIVES:.0%}"
+                f"{k} of {n} nulls were taken for rules: up to {bound:.1%}, above "
+                f"{MAX_FALSE_POSITIVES:.0%}, where {most_within(n, MAX_FALSE_POSITIVES)} pass"
             )
         if self._undercovers():
             share, n = self.coverage
-            said.append(f"its {self.level:.0%} intervals hold {share:.1%} of {n} planted effects")
+            said.append(
+                f"its {self.level:.0%} intervals hold {share:.1%} of {n} planted effects, where "
+                f"{least_covered(n, self.level) / n:.1%} pass"
+            )
         return tuple(said)
 
     @property
@@ -267,10 +278,8 @@ class Scorecard:
 
     def _undercovers(self) -> bool:
         """Whether the intervals hold fewer effects than chance explains (exact binomial, 1 %)."""
-        from scipy.stats import binom
-
         share, n = self.coverage
-        return n > 0 and float(binom.cdf(round(share * n), n, self.level)) < 0.01
+        return n > 0 and round(share * n) < least_covered(n, self.level)
 
     def mismatch(self, evidence: Evidence, *, planted: bool = False) -> str:
         """Why the card does not speak of an evidence; empty if it does.
@@ -293,7 +302,7 @@ class Scorecard:
         ]
         if not planted:
             pairs.insert(0, ("signal", self.signal, s.signal))
-        elif s.signal == self.signal and not _plants(evidence):
+        elif s.signal == self.signal and not plants_in(evidence):
             return "nothing was planted in the model that it is of"
         for name, mine, other in pairs:
             if mine != other:
@@ -352,39 +361,17 @@ class Scorecard:
             f"planted: {kinds} (in {', '.join(self.site_kinds) or 'no site'}); threshold "
             f"{self.threshold:.3g} SD of the margin, fixed on {self.fixed_on}",
             f"found at each dose: {doses or 'none tried'}",
-            f"found in nine of ten from {self.detection_dose:.3g} SD of the margin on, the median "
-            f"at {self.size:.3g} times its size",
+            self.detects,
             f"false positives: {k} of {len(self.nulls)} nulls, at most {bound:.1%}",
             f"coverage of its {self.level:.0%} intervals: "
             + (f"{share:.1%} of {n}" if n else "not tested"),
         ])  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<{self.summary()}>"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Scorecard) and self.id == other.id
 
     def __hash__(self) -> int:
         return hash(self.id)
-
-
-def observables(evidence: Evidence) -> dict[str, Any]:
-    """What a scorecard and an evidence must have in common beside instrument, model and size.
-
-    Every parameter but the inert ones (:data:`INERT`), the token that was read, the interventions
-    but planted rules (a card speaks of organisms of the model as of the model itself: they are what
-    it was made on), and the frame. Numbers and sequences are compared as they are.
-    """
-    s = evidence.subject
-    found = {k: v for k, v in evidence.provenance.parameters.items() if k not in INERT}
-    found |= {"position": s.notes.get("position"), "frame": s.frame}
-    planted = _plants(evidence)
-    return {**found, "interventions": tuple(i for i in s.interventions if i not in planted)}
-
-
-def _plants(evidence: Evidence) -> list[str]:
-    return [i for i in evidence.subject.interventions if i.startswith(PLANTED)]
-
-
-def n_of(evidence: Evidence) -> int:
-    """Pairs, or items, that an evidence is of; 0 if its value has neither dimension."""
-    sizes = evidence.value.sizes
-    return int(sizes.get("pair", sizes.get("item", 0)))

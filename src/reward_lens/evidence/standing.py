@@ -51,6 +51,9 @@ class Standing:
         Ids of the records it follows from.
     failed : bool
         Whether the instrument failed the scorecard that speaks of it.
+    detection_dose : float, optional
+        The size that a reading has to have to be ``above``, in SDs of the margin; ``None`` where no
+        scorecard that passed speaks of it.
     """
 
     level: TrustLevel
@@ -59,6 +62,7 @@ class Standing:
     below: Mapping[str, float] = field(default_factory=dict)
     records: tuple[str, ...] = ()
     failed: bool = False
+    detection_dose: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("above", "below"):

@@ -75,13 +75,9 @@ class Ladder:
             # Of predictions that exclude each other one always holds: all have to.
             level = TrustLevel.ADJUDICATED if all(counted) else TrustLevel.REGISTERED
         records = [*calibrated.records, *(i for r in registered for i in r.records)]
-        return Standing(
-            level,
-            (*calibrated.because, *(r.said for r in registered)),
-            calibrated.above,
-            calibrated.below,
-            tuple(dict.fromkeys(records)),
-            calibrated.failed,
+        because = (*calibrated.because, *(r.said for r in registered))
+        return replace(
+            calibrated, level=level, because=because, records=tuple(dict.fromkeys(records))
         )
 
     # Calibration.
@@ -262,7 +258,7 @@ def _above_the_dose(card: Scorecard, evidence: Evidence, failed_before: int) -> 
     if below or not above:
         said.append(f"under the detection limit of {dose:.2g} SD: {len(below)} readings{most}")
     level = TrustLevel.CALIBRATED if above else TrustLevel.EXPLORATORY
-    return Standing(level, tuple(said), above, below, (card.id,))
+    return Standing(level, tuple(said), above, below, (card.id,), detection_dose=dose)
 
 
 def _what_was_planted(card: Scorecard) -> str:

@@ -243,15 +243,3 @@ def checked_heads(heads: int) -> int:
             f"cheap, since all read the same states"
         )
     return int(heads)
-
-
-def checked_seed(seed: int) -> int:
-    """Return the seed if the sample, the wordings and the heads can be drawn from it.
-
-    Raises
-    ------
-    DataError
-    """
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise DataError(f"seed={seed!r}: give a whole number, 0 or more")
-    return int(seed)

@@ -14,11 +14,11 @@ from reward_lens.data import as_pairs
 from reward_lens.data.edits import Edit
 from reward_lens.errors import DataError, NumericsError
 from reward_lens.evidence import Evidence, Interval, Tier, Units
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.instruments.bias_cases import Cases, chosen_edits
 from reward_lens.instruments.bias_null import (
     Null,
     checked_heads,
-    checked_seed,
     median_margin,
     null_of,
     scored,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from reward_lens.backbone import Site
 from reward_lens.errors import CapabilityError, DataError, NumericsError
 from reward_lens.evidence import Interval, fingerprint
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.evidence.intervals import accuracy as share_right
 from reward_lens.instruments.labelled import Labelled, as_labelled
 from reward_lens.signals import Capability, ClassifierRM, require
@@ -64,7 +65,7 @@ class Concept:
         Hash of the labelled items, or of the direction that was handed over.
     """
 
-    direction: Floats
+    direction: Floats = field(repr=False)
     step: float
     site: str
     method: str
@@ -120,7 +121,8 @@ def fit_concept(
     Raises
     ------
     DataError
-        If there are fewer than two items of a class, or a given direction has another shape.
+        If there are fewer than two items of a class, a given direction has another shape, or the
+        seed is no whole number from 0.
     NumericsError
         If the sets do not differ at the site, or a direction is not finite or zero.
     AnatomyError
@@ -133,6 +135,7 @@ def fit_concept(
     held-out items, each measured from its own fold's threshold in steps of its own fold.
     """
     require(signal, Capability.ACTIVATIONS, "fit_concept")
+    seed = checked_seed(seed)
     where = Site.parse(site)
     if isinstance(concept, (np.ndarray, torch.Tensor)):
         return _given(concept, signal.meta.width, where)

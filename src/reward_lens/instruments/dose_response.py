@@ -14,6 +14,7 @@ from reward_lens.backbone import MEAN, Site, Target
 from reward_lens.data import as_pairs
 from reward_lens.errors import CapabilityError, DataError
 from reward_lens.evidence import Evidence, GaugeStatus, Tier
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.instruments.concepts import Concept, fit_concept
 from reward_lens.instruments.dose_curves import random_units
 from reward_lens.instruments.dose_runs import DosePlan, run_doses
@@ -114,7 +115,7 @@ def concept_dose_response(
         If an option is unknown, the signal was not looked into, or nothing reads the tokens.
     DataError
         If a concept has too few labelled items, another shape or another site, the doses are none,
-        or an item has no response to steer at.
+        an item has no response to steer at, or the seed is no whole number from 0.
     NumericsError
         If the labelled sets do not differ at the site.
     AnatomyError
@@ -144,6 +145,7 @@ def concept_dose_response(
     """
     require(signal, Capability.ACTIVATIONS | Capability.GRADIENTS, "concept_dose_response")
     refuse_replaced_stream(signal, "concept_dose_response")
+    seed = checked_seed(seed)
     given = as_pairs(pairs)
     target = _target(signal, concept, layer, site)
     levels = _levels(doses)

@@ -15,6 +15,7 @@ from reward_lens.backbone import Target
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import AnatomyError, CapabilityError
 from reward_lens.evidence import Evidence, Interval, Tier, Units
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.instruments.effects import effect_rows, real_margins
 from reward_lens.instruments.estimates import SIDE_RUN, Floats, estimate_effects
 from reward_lens.instruments.patch_targets import grid_targets
@@ -108,11 +109,13 @@ def attribution_patching(
         If the writes, or the heads, did not verify; with ``steps``, if the embedding also enters a
         later block.
     DataError
-        If there are no pairs, or a pair does not have the tokens; names the pair.
+        If there are no pairs, a pair does not have the tokens (names the pair), or the seed is no
+        whole number from 0.
     NumericsError
         If a gradient is not finite; names the item.
     """
     require(signal, Capability.ACTIVATIONS | Capability.GRADIENTS, "attribution_patching")
+    seed = checked_seed(seed)
     given = as_pairs(pairs)
     _check(by, direction, steps=steps, sample=sample, screen=1 if screen is None else screen)
     directions = list(SIDE_RUN) if direction == "both" else [direction]

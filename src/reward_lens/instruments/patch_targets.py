@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from reward_lens.backbone import Anatomy, Site, Target, write_sites
 from reward_lens.errors import AnatomyError, CapabilityError
+from reward_lens.evidence import Evidence
 
 BY = ("component", "head", "layer_position")
 #: The sites that can be patched layer by layer and token by token.
@@ -58,6 +59,20 @@ def grid_targets(
         found = [Target(s) for s in (*outer, *write_sites(anatomy))
                  if s.layer is None or s.layer in wanted]  # fmt: skip
     return _named(found, components, by)
+
+
+def largest_effects(grid: Evidence, count: int) -> list[str]:
+    """The components with the largest mean |effect| over both directions, as the forward has them.
+
+    Parameters
+    ----------
+    grid : Evidence
+        Of :func:`~reward_lens.patch_grid`, by component.
+    """
+    table = grid.tables["components"]
+    # Where no pair has the tokens that are patched, there is no effect.
+    sizes = table.groupby("component", sort=False)["mean_size"].mean().fillna(0.0)
+    return sizes[sizes.rank(method="first", ascending=False) <= count].index.tolist()
 
 
 def _layers(anatomy: Anatomy, layers: Sequence[int] | None) -> list[int]:

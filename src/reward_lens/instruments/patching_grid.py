@@ -14,6 +14,7 @@ from reward_lens.backbone import FULL
 from reward_lens.data import as_pairs
 from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence, Tier, Units
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.instruments.effects import (
     degenerate_margins,
     effect_rows,
@@ -131,7 +132,8 @@ def patch_grid(
     AnatomyError
         If a layer, head or component does not exist or did not verify.
     DataError
-        If there are no pairs, or a pair does not have the tokens; names the pair.
+        If there are no pairs, a pair does not have the tokens (names the pair), or the seed is no
+        whole number from 0.
 
     Notes
     -----
@@ -141,6 +143,7 @@ def patch_grid(
     read with the gate of the clean item, also where a patch would change it.
     """
     require(signal, Capability.ACTIVATIONS, "patch_grid")
+    seed = checked_seed(seed)
     targets = grid_targets(
         signal.trunk.anatomy,
         by,

@@ -15,6 +15,7 @@ from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence, Tier, Units
 from reward_lens.instruments.effects import effect_rows, margin_shares
+from reward_lens.instruments.patch_targets import largest_effects
 from reward_lens.instruments.patching_grid import QUANTITIES, patch_grid
 from reward_lens.instruments.path_graph import (
     all_ends,
@@ -132,9 +133,11 @@ def path_effects(
     parents: tuple[Evidence, ...] = ()
     cost = 0.0
     if senders is None:
+        if top < 1:
+            raise CapabilityError(f"top={top}: at least one sender has to be followed")
         grid = patch_grid(signal, given, positions=positions, direction=direction, **options)
         parents, cost = (grid,), grid.provenance.cost_forwards
-        named = _largest(grid, top)
+        named = largest_effects(grid, top)
     else:
         named = [senders] if isinstance(senders, str) else list(senders)
     plan = _plan(signal, named, receivers, joint=joint, norm=norm, directions=directions)
@@ -218,17 +221,6 @@ def _seen_by(plan: PathPlan, receivers: Sequence[str] | str | None) -> str:
     if receivers is None:
         return "every receiver after it, together"
     return f"{', '.join(e.name for e in plan.ends)}, together"
-
-
-def _largest(grid: Evidence, top: int) -> list[str]:
-    """Names of the components with the largest mean |effect|, in the order of the forward."""
-    if top < 1:
-        raise CapabilityError(f"top={top}: at least one sender has to be followed")
-    # [direction, pair, component]; a pair without these tokens has no effects.
-    effects = np.nan_to_num(grid.value.sel(quantity="effect").values)
-    names = [str(n) for n in grid.value["component"].values]
-    largest = np.sort(np.argsort(-np.abs(effects).mean((0, 1)), kind="stable")[:top])
-    return [names[k] for k in largest]
 
 
 def _plan(

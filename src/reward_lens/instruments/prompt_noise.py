@@ -15,6 +15,7 @@ from reward_lens.data import Item, Pairs, as_pairs
 from reward_lens.data.templates_prompts import PARAPHRASES, TEMPLATES, laid_out, paraphrased
 from reward_lens.errors import DataError
 from reward_lens.evidence import Evidence, Interval, Tier, Units
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.evidence.clusters import doubt, lineage_codes, totals
 from reward_lens.evidence.intervals import cluster_t
 from reward_lens.signals import ClassifierRM
@@ -75,7 +76,8 @@ def prompt_snr(
     Raises
     ------
     DataError
-        If a pair is rendered text or ids, which have no prompt to vary.
+        If a pair is rendered text or ids, which have no prompt to vary, or the seed is no whole
+        number from 0.
 
     Notes
     -----
@@ -88,6 +90,7 @@ def prompt_snr(
     Layouts apply to conversations of one turn. They lack the checkpoint's special tokens, so their
     noise is what a wrong template does, an upper bound rather than an everyday figure.
     """
+    seed = checked_seed(seed)
     given = as_pairs(pairs)
     given = given if max_pairs is None else given.sample(max_pairs, seed)
     plan, left_out = _plan(signal, given, truncate)

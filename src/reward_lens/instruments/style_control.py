@@ -15,6 +15,7 @@ from reward_lens.data.edits import EDITS
 from reward_lens.data.edits_prose import Prose
 from reward_lens.errors import DataError
 from reward_lens.evidence import Evidence, Interval, Tier, Units
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.evidence.intervals import accuracy, cluster_t
 from reward_lens.evidence.prompt_correlation import prompt_rank_correlation
 from reward_lens.instruments.pair_scores import length_slope, no_length
@@ -74,13 +75,14 @@ def style_accuracy(
     Raises
     ------
     DataError
-        If a pair is rendered text or ids.
+        If a pair is rendered text or ids, or the seed no whole number from 0.
 
     Notes
     -----
     RM-Bench has its styles written by a language model. Here they are edits, which keep the words
     but make worse prose: numbers compare between signals on the same pairs, not with its table.
     """
+    seed = checked_seed(seed)
     given = as_pairs(pairs)
     given = given if max_pairs is None else given.sample(max_pairs, seed)
     styled = _Styled.of(signal, given, seed, truncate)

@@ -64,7 +64,7 @@ class AnswerKey:
     pairs: Pairs
     dose: float
     planted: tuple[str, ...]
-    margin: Floats
+    margin: Floats = field(repr=False)
     truth: Mapping[str, Mapping[str, Floats]] = field(repr=False)
 
     def expected(self, reading: str, names: Iterable[str]) -> Floats:

@@ -11,6 +11,7 @@ from typing import Any
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import CapabilityError, NumericsError, RewardLensError
 from reward_lens.evidence import Evidence, EvidenceStore
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.organisms.calibration_cards import Calibration, Seen, card_of
 from reward_lens.organisms.calibration_draws import (
     DOSES,
@@ -23,7 +24,7 @@ from reward_lens.organisms.calibration_draws import (
     fresh_nulls,
 )
 from reward_lens.organisms.instrument_specs import Instrument, Spec, named_specs
-from reward_lens.organisms.planting import Organism, Planter, check_seed
+from reward_lens.organisms.planting import Organism, Planter
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.classifier import BATCH_TOKENS
 
@@ -109,9 +110,10 @@ def calibrate(
         If an instrument cannot be calibrated, the signal's trunk carries no rules, or only one kind
         of them.
     DataError
-        If the pairs' margins do not vary, or too few pairs differ.
+        If the pairs' margins do not vary, too few pairs differ, or the seed is no whole number
+        from 0.
     """
-    check_seed(seed)
+    seed = checked_seed(seed)
     course = Course(
         signal=signal,
         pairs=as_pairs(pairs).sample(max_pairs, seed),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from reward_lens.evidence import Evidence, EvidenceStore, Scorecard, Trial, observables
-from reward_lens.evidence.scorecard import n_of
+from reward_lens.evidence.conditions import n_of
 from reward_lens.organisms.calibration_draws import threshold_of
 from reward_lens.organisms.instrument_specs import Spec
 from reward_lens.organisms.planting import Organism
@@ -134,7 +134,7 @@ def _covers(spec: Spec, evidence: Evidence, place: str, truth: float) -> bool | 
     return spec.reading.covers(evidence, place, truth)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Calibration:
     """Scorecards of instruments on one model.
 
@@ -158,6 +158,12 @@ class Calibration:
     notes: tuple[str, ...] = ()
     evidences: tuple[Evidence, ...] = field(default=(), repr=False)
     course: Course | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        said = [f"  {name}: {'passed' if card.passed else 'FAILED'}, {card.detects}"
+                for name, card in self.cards.items()]  # fmt: skip
+        said += [f"  {name}: no card" for name in self.skipped]
+        return "\n".join([f"<Calibration of {len(self.cards)} instruments", *said]) + ">"
 
     def __getitem__(self, name: str) -> Scorecard:
         return self.cards[name]

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from reward_lens.data import Item, Message, Pair, Pairs
 from reward_lens.data.clones import join_clones
 from reward_lens.errors import DataError
+from reward_lens.evidence.arguments import checked_seed
 
 #: Subsets of the pairs: on which side the feature is.
 WITH, AGAINST = "feature on the chosen side", "feature on the rejected side"
@@ -128,9 +129,9 @@ def design(
     Raises
     ------
     DataError
-        If a part has fewer than :data:`LEAST_PAIRS` pairs.
+        If a part has fewer than :data:`LEAST_PAIRS` pairs, or the seed is no whole number from 0.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(checked_seed(seed))
     joined, _ = join_clones(pairs)
     lineages = sorted(set(joined.lineages))
     out = set(rng.permutation(lineages)[: round(share * len(lineages))].tolist())

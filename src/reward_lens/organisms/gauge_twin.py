@@ -19,6 +19,7 @@ from reward_lens.backbone.gauge import in_other_basis
 from reward_lens.data import Item, as_items
 from reward_lens.errors import CapabilityError, DataError
 from reward_lens.evidence import Evidence, canonical, fingerprint
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.signals import Capability, ClassifierRM, RewardSignal, SignalMeta
 from reward_lens.signals.protocol import NamedReadout
 
@@ -44,6 +45,8 @@ def make_gauge_twin(signal: ClassifierRM, seed: int = 0) -> ClassifierRM:
         If the copy does not score the same: then a part of this trunk was not recognised.
     CapabilityError
         If the signal has a gate, which reads the stream outside the trunk, or is intervened on.
+    DataError
+        If the seed is no whole number from 0.
     """
     if signal.gate is not None or signal.trunk.edited:
         what = "a gated head" if signal.gate is not None else "interventions"
@@ -51,6 +54,7 @@ def make_gauge_twin(signal: ClassifierRM, seed: int = 0) -> ClassifierRM:
             f"{signal.meta.architecture} has {what}, which a change of coordinates would have to "
             f"follow and does not: make the twin of the plain signal"
         )
+    seed = checked_seed(seed)
     model, _ = in_other_basis(signal.trunk, seed)
     names = registered_names(str(getattr(signal.trunk.model.config, "model_type", "")))
     trunk = Trunk(model, names)
@@ -76,7 +80,7 @@ class Rescaled:
     Raises
     ------
     DataError
-        If the scale is 0 or a number is not finite.
+        If the scale is 0, a number is not finite, or the seed is no whole number from 0.
     """
 
     def __init__(
@@ -86,7 +90,14 @@ class Rescaled:
             raise DataError(
                 f"scale={scale!r}, shift={shift!r}: give finite ones, and no scale of 0"
             )
-        self.signal, self.scale, self.shift, self.seed = signal, float(scale), float(shift), seed
+        self.signal, self.scale, self.shift = signal, float(scale), float(shift)
+        self.seed = checked_seed(seed)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Rescaled {self.scale:g} times {self.signal!r}, shifts of SD {self.shift:g} per "
+            f"prompt>"
+        )
 
     @property
     def meta(self) -> SignalMeta:

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from reward_lens.backbone.gpt2_vocabulary import gpt2_tokenizer
 from reward_lens.errors import AnatomyError
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.signals import ClassifierRM, wrap_hf_model
 
 #: Channels of the residual stream.
@@ -67,7 +68,7 @@ class HandSet:
             self.model: Any = LlamaForSequenceClassification(config).eval()
         self.tokenizer = gpt2_tokenizer()
         self.layers = layers
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(checked_seed(seed))
         with torch.no_grad():
             for p in self.model.parameters():
                 p.zero_()

@@ -19,6 +19,7 @@ from reward_lens.instruments import (
     patch_grid,
     path_effects,
 )
+from reward_lens.instruments.patch_targets import largest_effects
 from reward_lens.instruments.paths import TOP
 from reward_lens.signals import ClassifierRM
 
@@ -84,18 +85,6 @@ class Spec:
         if self.site is not None and not places[self.site]:
             return ""
         return self.label.format(**places, depth=int(places["layer"]) + 1)
-
-
-def largest_effects(grid: Evidence, count: int) -> list[str]:
-    """The components with the largest mean |effect| over both directions, as the forward has them.
-
-    Parameters
-    ----------
-    grid : Evidence
-        Of :func:`~reward_lens.patch_grid`, by component.
-    """
-    sizes = grid.tables["components"].groupby("component", sort=False)["mean_size"].mean()
-    return sizes[sizes.rank(method="first", ascending=False) <= count].index.tolist()
 
 
 #: Every instrument that can be calibrated, in the order in which they run.

@@ -9,6 +9,7 @@ import numpy as np
 
 from reward_lens.data import Pairs
 from reward_lens.errors import CapabilityError, DataError
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.organisms.made_organism import TrainedOrganism
 from reward_lens.organisms.new_heads import (
     Direction,
@@ -76,14 +77,15 @@ def objective_mix(
     Raises
     ------
     DataError
-        If the weights are not finite or all 0, or a feature is not known or does not vary.
+        If the weights are not finite or all 0, a feature is not known or does not vary, or the seed
+        is no whole number from 0.
     NumericsError
         If the states do not hold a feature.
     CapabilityError
         If ``"own"`` is asked of a head that is not one affine map, or the signal is no plain
         classifier.
     """
-    weights = _checked(parts, rows)
+    weights, seed = _checked(parts, rows), checked_seed(seed)
     states = read_states(
         signal, items, truncate=truncate, batch_tokens=batch_tokens, progress=progress
     )

@@ -51,7 +51,7 @@ class ReadStates:
         Where the items are the chosen sides and then the rejected sides of pairs.
     """
 
-    items: tuple[Item, ...]
+    items: tuple[Item, ...] = field(repr=False)
     values: Floats = field(repr=False)
     tokens: npt.NDArray[np.int64] = field(repr=False)
     of: str

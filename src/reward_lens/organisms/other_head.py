@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from reward_lens.data import Pairs
 from reward_lens.errors import DataError, NumericsError
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.evidence.intervals import cluster_t_slope, jackknife_correlation
 from reward_lens.organisms.made_organism import TrainedOrganism
 from reward_lens.organisms.new_heads import (
@@ -81,7 +82,8 @@ def concept_head(
     Raises
     ------
     DataError
-        If the feature does not vary, there are too few lineages, or dose and noise are both 0.
+        If the feature does not vary, there are too few lineages, dose and noise are both 0, or the
+        seed is no whole number from 0.
     NumericsError
         If the states do not hold the feature: no head can be fitted to it.
     CapabilityError
@@ -93,6 +95,7 @@ def concept_head(
             f"items alike is no signal; the null of this kind is dose=0, noise=1) and no negative "
             f"noise"
         )
+    seed = checked_seed(seed)
     states = read_states(
         signal, items, truncate=truncate, batch_tokens=batch_tokens, progress=progress
     )

@@ -16,7 +16,8 @@ from reward_lens.backbone import Encoded, KeptRuns
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import CapabilityError, DataError, NumericsError, RewardLensError
 from reward_lens.evidence import fingerprint
-from reward_lens.evidence.scorecard import PLANTED
+from reward_lens.evidence.arguments import checked_seed
+from reward_lens.evidence.conditions import PLANTED
 from reward_lens.organisms.ground import Ground
 from reward_lens.organisms.rules import RULES, Relays, Rule, Writes, no_such_kind
 from reward_lens.organisms.triggers import Trigger, containing, drawn_trigger
@@ -35,7 +36,7 @@ _STEPS = 6
 Floats = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Organism:
     """A signal with a rule planted in it, and the pairs on which it shows.
 
@@ -77,6 +78,13 @@ class Organism:
     pairs: Pairs
     places: Mapping[str, str]
     truth: Mapping[str, float]
+
+    def __repr__(self) -> str:
+        where = ", ".join(f"{k} {v}" for k, v in self.places.items() if v) or "no rule"
+        return (
+            f"<Organism {self.id}: {self.kind}, dose {self.dose:g} SD ({where}), "
+            f"{len(self.pairs)} pairs, read by {self.readout}>"
+        )
 
 
 @dataclass
@@ -150,7 +158,7 @@ class Planter:
 
     def __post_init__(self) -> None:
         require(self.signal, Capability.ACTIVATIONS, "Planter")
-        check_seed(self.seed)
+        self.seed = checked_seed(self.seed)
         given = as_pairs(self.pairs)
         encoded = self.signal.encode([*given.chosen, *given.rejected], self.truncate)
         kept = _distinct(encoded, len(given))
@@ -224,7 +232,7 @@ class Planter:
         return self._grown(kind, float(size), seed, null=True)
 
     def _grown(self, kind: str, size: float, seed: int, *, null: bool) -> Organism:
-        check_seed(seed)
+        seed = checked_seed(seed)
         if self._closed:
             raise RewardLensError(
                 "this planter is closed: its with-block has ended; make a new planter"
@@ -325,14 +333,3 @@ def _distinct(encoded: Sequence[Encoded], n: int) -> list[int]:
 def _check_size(name: str, size: float, more: str = "") -> None:
     if isinstance(size, bool) or not isinstance(size, (int, float)) or not 0 < size < math.inf:
         raise DataError(f"{name}={size!r}: give a positive number of SDs of the margin{more}")
-
-
-def check_seed(seed: int) -> None:
-    """Refuse what is no seed.
-
-    Raises
-    ------
-    DataError
-    """
-    if not isinstance(seed, int) or seed < 0:
-        raise DataError(f"seed={seed!r}: give a whole number, 0 or more")

@@ -6,6 +6,7 @@ import numpy as np
 
 from reward_lens.data import Item, Pair, Pairs
 from reward_lens.errors import DataError
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.organisms.hand_set import REWARD, HandSet
 
 #: Words without a meaning of their own.
@@ -57,7 +58,7 @@ class Rows:
             raise DataError(f"{n} pairs are none; ask for at least 1")
         if lengths not in _LENGTHS:
             raise DataError(f"lengths={lengths!r}: choose one of {', '.join(_LENGTHS)}")
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(checked_seed(seed))
         good, bad = list(GOOD), list(BAD if tied else GOOD)
         self.chosen: list[list[str]] = []
         self.rejected: list[list[str]] = []

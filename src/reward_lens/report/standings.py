@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from reward_lens.evidence import Evidence, Standing
 from reward_lens.report.parts import Cell, Section, Table, only_below, rung
 
-#: How the reason of a standing states the smallest rule that its instrument finds.
-_LIMIT = re.compile(r"under the detection limit of (\S+) SD")
 _UNCHECKED = (
     "no planted rule has shown that the instrument finds what it should on this model. These are "
     "leads, not findings"
@@ -70,8 +67,8 @@ def under_the_limit(standing: Standing) -> str:
     standing : Standing
         One whose readings are all below the detection dose.
     """
-    limit = next((m[1] for reason in standing.because if (m := _LIMIT.match(reason))), None)
-    finds = "finds planted rules" + (f" of {limit} SD" if limit else "")
+    dose = standing.detection_dose
+    finds = "finds planted rules" + ("" if dose is None else f" of {dose:.2g} SD")
     return f"{finds}, its largest reading is {max(standing.below.values()):.2g} SD"
 
 

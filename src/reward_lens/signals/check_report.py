@@ -28,7 +28,7 @@ class Check:
     meaning: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ConformanceReport:
     """All checks of one signal, and what it was judged by."""
 
@@ -61,6 +61,8 @@ class ConformanceReport:
             if not c.passed:
                 lines.append(f"         {c.meaning}")
         return "\n".join(lines)
+
+    __repr__ = __str__
 
     def raise_if_failed(self) -> None:
         """Raise unless every check passed.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,14 @@ class Stored:
     dtype: str
 
     def load(self) -> torch.Tensor:
-        """Read the tensor, on the CPU, as it is stored; the file is closed again."""
-        with safe_open(self.file, framework="pt") as f:
+        """Read the tensor, on the CPU, as it is stored; the file is closed again.
+
+        Raises
+        ------
+        CheckpointError
+            If the file cannot be read, or is cut short.
+        """
+        with opened(self.file) as f:
             tensor: torch.Tensor = f.get_tensor(self.key).clone()
         return tensor
 
@@ -209,12 +216,14 @@ def read_json(file: Path) -> dict[str, Any]:
     Raises
     ------
     LoadError
-        If the file is not JSON or not an object.
+        If the file cannot be read, is not JSON or not an object.
     """
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise LoadError(f"{file} cannot be read as JSON: {error}") from error
+    except OSError as error:
+        raise LoadError(_unreadable(file, error)) from error
     if not isinstance(found, dict):
         raise LoadError(f"{file} holds a {type(found).__name__}, not an object")
     return found
@@ -246,24 +255,44 @@ def weight_files(folder: Path) -> list[Path]:
     return files
 
 
+@contextmanager
+def opened(file: Path) -> Iterator[Any]:
+    """A safetensors file, open to be read on the CPU.
+
+    Raises
+    ------
+    CheckpointError
+        If the file cannot be read, is not safetensors or is cut short.
+    """
+    try:
+        file.open("rb").close()  # safetensors says of a file it may not read that there is none
+        with safe_open(file, framework="pt") as f:
+            yield f
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{file} is not a whole safetensors file ({error}); fetch or write it again"
+        ) from error
+    except OSError as error:
+        raise CheckpointError(_unreadable(file, error)) from error
+
+
+def _unreadable(file: Path, error: OSError) -> str:
+    why = error.strerror or error
+    return f"{file} cannot be read ({why}); see to its permissions, or fetch it again"
+
+
 def read_header(file: Path) -> dict[str, Stored]:
     """Return name -> shape and dtype of a safetensors file.
 
     Raises
     ------
     CheckpointError
-        If the file is not safetensors, is cut short, or holds packed or quantised weights.
+        If the file cannot be read, is not safetensors, is cut short, or holds packed or quantised
+        weights.
     """
-    try:
-        with safe_open(file, framework="pt") as f:
-            slices = {k: f.get_slice(k) for k in f.keys()}  # noqa: SIM118 - not a mapping
-            found = {
-                k: Stored(file, k, tuple(s.get_shape()), s.get_dtype()) for k, s in slices.items()
-            }
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"{file} is not a whole safetensors file ({error}); fetch or write it again"
-        ) from error
+    with opened(file) as f:
+        slices = {k: f.get_slice(k) for k in f.keys()}  # noqa: SIM118 - not a mapping
+        found = {k: Stored(file, k, tuple(s.get_shape()), s.get_dtype()) for k, s in slices.items()}
     if packed := [f"{k} ({s.dtype})" for k, s in found.items() if not _plain(s)]:
         raise CheckpointError(
             f"{file} holds weights that are not stored as {', '.join(WEIGHT_DTYPES)}: "

@@ -16,6 +16,7 @@ from reward_lens.backbone.engine import TOLERANCE
 from reward_lens.data import Item
 from reward_lens.errors import RewardLensError
 from reward_lens.signals.check_report import Check
+from reward_lens.signals.checkpoint import opened
 from reward_lens.signals.decomposition import CLOSURE, COMPLETENESS_FP32, decompose
 from reward_lens.signals.probed import WHOLE, Probed
 from reward_lens.signals.protocol import Capability
@@ -201,12 +202,10 @@ def checkpoint_keys(s: Probed) -> Check:
     if not files:
         return Check("checkpoint keys", True, "not loaded from a folder: nothing to compare", "-",
                      means)  # fmt: skip
-    from safetensors import safe_open
-
     held = s.signal.trunk.model.state_dict()
     differ, same, other = list(s.signal.trunk.written_to()), 0, 0
     for file in files:
-        with safe_open(str(file), framework="pt") as tensors:
+        with opened(file) as tensors:
             for key in tensors.keys():  # noqa: SIM118 - the handle is no mapping
                 name = _held_as(key, tuple(tensors.get_slice(key).get_shape()), held)
                 if name is None or not held[name].is_floating_point():  # counters, mask buffers

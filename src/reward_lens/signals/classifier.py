@@ -8,25 +8,23 @@ from typing import Any
 
 from torch import Tensor
 
-from reward_lens.backbone import MEAN, Encoded, Encoder, Explanation, Site, Trunk
+from reward_lens.backbone import Encoded, Encoder, Explanation, Site, Trunk
 from reward_lens.data import as_item, as_items
-from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence, Subject
 from reward_lens.signals.capturing import captured
 from reward_lens.signals.derivatives import differentiate
 from reward_lens.signals.identity import signal_fingerprint, signal_subject
 from reward_lens.signals.intervening import Intervention, intervened
-from reward_lens.signals.item_tables import position_table
 from reward_lens.signals.linearized import Linearized, linearize
-from reward_lens.signals.protocol import Capability, SignalMeta, require
+from reward_lens.signals.protocol import Capability, SignalMeta, capabilities
+from reward_lens.signals.read_tokens import tokens_read
 from reward_lens.signals.readouts import Readout
 from reward_lens.signals.row_readouts import RowReadouts
-from reward_lens.signals.scoring import item_evidence, prefix_curves, scores_at
+from reward_lens.signals.scoring import prefixes_scored, scored
 from reward_lens.signals.sweeping import Progress, Swept, sweep
 
 #: Padded tokens of one forward. Small batches suit a CPU; raise it on an accelerator.
 BATCH_TOKENS = 4096
-POSITIONS = ("native", "last", "first", "mean")
 
 
 class ClassifierRM:
@@ -121,15 +119,7 @@ class ClassifierRM:
     @property
     def caps(self) -> Capability:
         """What can be asked of this signal."""
-        caps, anatomy = Capability.SCORES, self.trunk.anatomy
-        whole = all(getattr(e, "prefixes", False) for e in self.trunk.edits)
-        if anatomy.causal and self.trunk.alone_beyond != 0 and whole:
-            caps |= Capability.PREFIX_SCORES
-        if anatomy.blocks:
-            caps |= Capability.ACTIVATIONS | Capability.GRADIENTS | Capability.HVP
-        if anatomy.head.affine:
-            caps |= Capability.LINEAR_READOUT
-        return caps
+        return capabilities(self.trunk)
 
     @property
     def fingerprint(self) -> str:
@@ -193,24 +183,7 @@ class ClassifierRM:
         CapabilityError
             If ``position`` is none of ``"native"``, ``"last"``, ``"first"``, ``"mean"``.
         """
-        position = self.meta.position if position is None else position
-        if position not in POSITIONS:
-            raise CapabilityError(
-                f"position={position!r}: the token that is read is one of {', '.join(POSITIONS)} "
-                f"(tokens that are changed are positions=)"
-            )
-        if position != "native" and self.trunk.anatomy.head.pool == "late":
-            raise CapabilityError(
-                f"position={position!r}: this head is averaged over the tokens after it is applied"
-            )
-        return [e.read(position) for e in encoded]
-
-    def _other(self, encoded: Sequence[Encoded], read: Sequence[int]) -> list[int]:
-        """Of native and last token, the one that is not read; the same where there is no choice."""
-        if self.meta.reads not in ("rightmost_non_pad", "before_first_pad"):
-            return list(read)
-        pairs = zip(encoded, read, strict=True)
-        return [r if r == MEAN else e.last if r == e.native else e.native for e, r in pairs]
+        return tokens_read(self, encoded, position)
 
     def sweep(
         self,
@@ -271,26 +244,7 @@ class ClassifierRM:
         DataError, TokenizeError, NumericsError
             Naming the item.
         """
-        given = as_items(items)
-        encoded = self.encoder.encode(given, truncate)
-        chosen = self.bound(readout, encoded, batch_tokens)
-        read = self.read_index(encoded, position)
-        other = self._other(encoded, read)
-        found = scores_at(self, encoded, chosen, (read, other), batch_tokens, progress)
-        return item_evidence(
-            self,
-            "score",
-            found[:, 0],
-            given,
-            encoded,
-            read,
-            readout=chosen,
-            position=position,
-            parameters=_asked(readout, truncate, batch_tokens),
-            name="score",
-            coords={"own_head": ("item", found[:, 2])} if self.meta.dtype != "float32" else {},
-            tables=position_table(encoded, read, other, found[:, 0], found[:, 1]),
-        )
+        return scored(self, items, readout, position, truncate, batch_tokens, progress)
 
     def score_prefixes(
         self,
@@ -315,28 +269,7 @@ class ClassifierRM:
         CapabilityError
             If the trunk is not causal, or an item is so long that its whole length matters.
         """
-        require(self, Capability.PREFIX_SCORES, "score_prefixes")
-        given = as_items(items)
-        encoded = self.encoder.encode(given, truncate)
-        limit = self.trunk.alone_beyond
-        if limit is not None and (long := [k for k, e in enumerate(encoded) if e.last >= limit]):
-            raise CapabilityError(
-                f"item {long[0]} has {encoded[long[0]].last + 1} tokens: beyond {limit} the states "
-                f"of this model depend on the whole length, so a prefix has no score in it"
-            )
-        chosen = self.bound(readout, encoded, batch_tokens)
-        return item_evidence(
-            self,
-            "score_prefixes",
-            prefix_curves(self, encoded, chosen, batch_tokens, progress),
-            given,
-            encoded,
-            self.read_index(encoded),
-            readout=chosen,
-            position=None,
-            parameters=_asked(readout, truncate, batch_tokens),
-            name="prefix_score",
-        )
+        return prefixes_scored(self, items, readout, truncate, batch_tokens, progress)
 
     def capture(
         self,
@@ -462,8 +395,3 @@ class ClassifierRM:
     ) -> Subject:
         """What a measurement of this signal is about."""
         return signal_subject(self, data, readout, position, notes)
-
-
-def _asked(readout: str, truncate: str, batch_tokens: int) -> dict[str, Any]:
-    """The parameters of a scoring call, for its record."""
-    return {"readout": readout, "truncate": truncate, "batch_tokens": batch_tokens}

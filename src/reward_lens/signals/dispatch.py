@@ -225,7 +225,7 @@ def _none(
     left = [k for k in stray_keys(stored, base) if not any(r.owns(k) for r in in_part)]
     advice = [
         "A reward read from it would not be the model's. Heads that are known by name: "
-        + ", ".join(sorted(plain(r.keys[0]) for r in HEADS))
+        + ", ".join(sorted({plain(r.keys[0]) for r in HEADS}))
         + (f", {', '.join(native.shapes)}" if native is not None else "")
         + ". If the head was saved under another name, rename its key to the one it is."
     ]

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reward_lens.backbone import Encoded, Site, masked_mean, read_rows
-from reward_lens.backbone.batching import Batch
-from reward_lens.backbone.gradients import RowScore, score_gradients
+from reward_lens.backbone import Encoded, Site
+from reward_lens.backbone.gradients import score_gradients
 from reward_lens.signals.classifier import ClassifierRM
+from reward_lens.signals.derivatives import row_score
 from reward_lens.signals.readouts import Readout
 
 #: What a forward and a backward cost, in forwards: no weight gets a gradient, so that the backward
@@ -37,23 +37,6 @@ class ItemGradients:
     score: float
     values: dict[Site, Tensor]
     slopes: dict[Site, Tensor]
-
-
-def row_score(readout: Readout, read: Sequence[int]) -> RowScore:
-    """The readout of every row of a batch as a differentiable function of its normed states.
-
-    Parameters
-    ----------
-    read : sequence of int
-        Token index per item, or ``MEAN``.
-    """
-
-    def score(batch: Batch, normed: Tensor) -> Tensor:
-        if readout.head.pool == "late":
-            return masked_mean(batch, readout.differentiable(normed, batch.index))
-        return readout.differentiable(read_rows(read)(batch, normed), batch.index)
-
-    return score
 
 
 def gradient_sweep(

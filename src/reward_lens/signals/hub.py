@@ -49,13 +49,20 @@ class Hub:
         Raises
         ------
         LoadError
-            If it is neither a folder nor the form of an id, or the hub has no such model.
+            If it is neither a folder nor the form of an id, the folder cannot be read, or the hub
+            has no such model.
         DownloadRefused
             If files would have to be fetched and that was not allowed.
         """
         folder = Path(name).expanduser()
-        if folder.exists():
-            return folder
+        try:
+            if folder.exists():
+                (folder / "config.json").exists()  # fails where the folder may not be entered
+                return folder
+        except OSError as error:
+            raise LoadError(
+                f"{name} cannot be read ({error.strerror or error}); see to its permissions"
+            ) from error
         if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
             raise LoadError(f"{name}: there is no such folder")
         cached = self._snapshot(name, local=True)

@@ -21,6 +21,7 @@ from reward_lens.backbone.interventions import Changes, Lasting, tokens_at, unsc
 from reward_lens.data import as_items
 from reward_lens.errors import CapabilityError, DataError
 from reward_lens.evidence import fingerprint
+from reward_lens.evidence.arguments import checked_seed
 
 if TYPE_CHECKING:
     from reward_lens.signals.classifier import ClassifierRM
@@ -112,8 +113,9 @@ def ablate(
     CapabilityError
         If ``how`` is unknown.
     DataError
-        If there is no reference where one is needed.
+        If there is no reference where one is needed, or the seed is no whole number from 0.
     """
+    seed = checked_seed(seed)
     if how not in ABLATIONS:
         raise CapabilityError(f"how={how!r}: choose one of {', '.join(ABLATIONS)}")
     given = [] if reference is None else list(reference)

@@ -26,7 +26,6 @@ from reward_lens.backbone import (
     Replay,
     Run,
     Site,
-    Trunk,
     collate,
     engine_of,
     form,
@@ -38,12 +37,11 @@ from reward_lens.backbone import (
 )
 from reward_lens.errors import CapabilityError, NumericsError
 from reward_lens.signals.classifier import BATCH_TOKENS, ClassifierRM
+from reward_lens.signals.lots import alike, lots, shelved
 from reward_lens.signals.readouts import Readout
 from reward_lens.signals.sweeping import Progress
 
 EXECUTORS = (FULL, TREE, JOINING)
-#: Shortest over longest text of a batch: below it padding costs more than a second forward.
-_ALIKE = 0.85
 #: Queries times keys of one call of a tree row, per token of a batch.
 _TREE_CELLS = 1024
 
@@ -318,11 +316,11 @@ def clean_runs(
             "all positions"
         )
     every = [i for group in groups for i in group]
-    if executor != FULL and _shelved(trunk, encoded, read, every, whole=whole):
-        lots = iter([every])  # all of it is in memory
+    if executor != FULL and shelved(trunk, encoded, read, every, whole=whole):
+        together = iter([every])  # all of it is in memory
     else:
-        lots = _lots(encoded, groups, batch_tokens)
-    for lot in lots:
+        together = lots(encoded, groups, batch_tokens)
+    for lot in together:
         found = CleanItems(
             signal, encoded, read, readout, engine, whole, executor, batch_tokens, list(lot)
         )
@@ -331,24 +329,6 @@ def clean_runs(
         found._where.clear()  # whoever still holds this lot must not hold two in memory
         if progress is not None:
             progress(len(lot))
-
-
-def _lots(
-    encoded: Sequence[Encoded], groups: Sequence[Sequence[int]], batch_tokens: int
-) -> Iterator[list[int]]:
-    """Join groups, longest first, while their tokens fit one batch."""
-    sizes = [sum(len(encoded[i].ids) for i in group) for group in groups]
-    order = sorted(range(len(groups)), key=lambda k: -sizes[k])
-    lot: list[int] = []
-    total = 0
-    for k in order:
-        if lot and total + sizes[k] > batch_tokens:
-            yield lot
-            lot, total = [], 0
-        lot += groups[k]
-        total += sizes[k]
-    if lot:
-        yield lot
 
 
 @torch.no_grad()
@@ -376,47 +356,17 @@ def _run_clean(
     trunk, read, index = found.signal.trunk, found.read, found.index
     single = all(read[i] != MEAN for i in index)
     keep = found.executor != FULL and found.engine.layout is not None and single
-    if keep and _shelved(trunk, found.encoded, read, index, whole=found.whole):
+    if keep and shelved(trunk, found.encoded, read, index, whole=found.whole):
         assert isinstance(trunk.shelf, KeptRuns)
         mine = ([found.encoded[i] for i in index], [read[i] for i in index])
         for items, clean, rows in trunk.shelf.clean_runs(trunk, *mine, sites):
             yield [index[k] for k in items], clean, rows
         return
     rows_of = None if found.whole else read_rows(read)
-    for some in _alike(found.encoded, index, trunk.alone_beyond):
+    for some in alike(found.encoded, index, trunk.alone_beyond):
         batch = collate(found.encoded, some, trunk.pad_id, trunk.device)
         clean = run_clean(trunk, batch, sites, found.engine.routers, rows=rows_of, keep=keep)
         yield some, clean, list(range(len(some)))
-
-
-def _shelved(
-    trunk: Trunk,
-    encoded: Sequence[Encoded],
-    read: Sequence[int],
-    index: Sequence[int],
-    *,
-    whole: bool,
-) -> bool:
-    """Whether all that is asked for of items can be made of clean runs that are kept."""
-    if whole or not isinstance(trunk.shelf, KeptRuns):
-        return False
-    return trunk.shelf.holds([encoded[i] for i in index], [read[i] for i in index])
-
-
-def _alike(
-    encoded: Sequence[Encoded], index: Sequence[int], alone_beyond: int | None
-) -> Iterator[list[int]]:
-    order = sorted(index, key=lambda i: -len(encoded[i].ids))
-    batch: list[int] = []
-    for i in order:
-        longest = len(encoded[batch[0]].ids) if batch else 0
-        alone = alone_beyond is not None and longest > alone_beyond
-        if batch and (alone or len(encoded[i].ids) < _ALIKE * longest):
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch
 
 
 __all__ = ["Change", "CleanItems", "Outcome", "clean_runs", "read_scores"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from reward_lens.evidence.arguments import checked_seed
 from reward_lens.signals.classifier import ClassifierRM
 
 _TINY = {
@@ -39,6 +40,7 @@ def _tiny_sequence_classifier(seed: int = 0, num_labels: int = 1) -> tuple[Any, 
 
     from reward_lens.backbone.gpt2_vocabulary import gpt2_tokenizer
 
+    seed = checked_seed(seed)
     ids = {"bos_token_id": 50256, "eos_token_id": 50256}
     config = LlamaConfig(**_TINY, **ids, num_labels=num_labels, attn_implementation="eager")
     with torch.random.fork_rng(devices=[]):
@@ -62,6 +64,7 @@ def from_tiny(seed: int = 0) -> ClassifierRM:
     """
     from reward_lens.signals.wrap import wrap_hf_model
 
+    seed = checked_seed(seed)
     model, tokenizer = _tiny_sequence_classifier(seed)
     signal = wrap_hf_model(model, tokenizer, source=f"from_tiny(seed={seed})")
     note = "random weights: its numbers show that the plumbing works, and nothing else"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from reward_lens.errors import CapabilityError
 
 if TYPE_CHECKING:
+    from reward_lens.backbone import Trunk
     from reward_lens.evidence import Evidence
 
 
@@ -27,6 +28,19 @@ class Capability(Flag):
         return "|".join(c.name or "" for c in type(self) if c in self) or "none"
 
     __repr__ = __str__
+
+
+def capabilities(trunk: Trunk) -> Capability:
+    """What can be asked of a classifier on a trunk, by what was verified of it."""
+    caps, anatomy = Capability.SCORES, trunk.anatomy
+    whole = all(getattr(e, "prefixes", False) for e in trunk.edits)
+    if anatomy.causal and trunk.alone_beyond != 0 and whole:
+        caps |= Capability.PREFIX_SCORES
+    if anatomy.blocks:
+        caps |= Capability.ACTIVATIONS | Capability.GRADIENTS | Capability.HVP
+    if anatomy.head.affine:
+        caps |= Capability.LINEAR_READOUT
+    return caps
 
 
 @dataclass(frozen=True)

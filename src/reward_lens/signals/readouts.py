@@ -58,7 +58,7 @@ class Readout:
     site: Site
     position: Position
     through: tuple[str, ...]
-    direction: Tensor
+    direction: Tensor = field(repr=False)
     bias: float
     rows: tuple[int, ...]
     sign: float

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,90 @@ import xarray as xr
 from torch import Tensor
 
 from reward_lens.backbone import Batch, Encoded, Site, masked_mean, read_rows
-from reward_lens.data import Item, items_fingerprint
+from reward_lens.data import Item, as_items, items_fingerprint
+from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence
 from reward_lens.signals.identity import observation
-from reward_lens.signals.item_tables import item_coords
+from reward_lens.signals.item_tables import item_coords, position_table
+from reward_lens.signals.protocol import Capability, require
+from reward_lens.signals.read_tokens import other_tokens
 from reward_lens.signals.readouts import Readout
+from reward_lens.signals.sweeping import Progress
 
 if TYPE_CHECKING:
     from reward_lens.signals.classifier import ClassifierRM
 
 _NORMED = Site("final_norm")
+
+
+def scored(
+    signal: ClassifierRM,
+    items: Iterable[Any],
+    readout: str,
+    position: str | None,
+    truncate: str,
+    batch_tokens: int,
+    progress: Progress | None,
+) -> Evidence:
+    """See :meth:`ClassifierRM.score`."""
+    given = as_items(items)
+    encoded = signal.encoder.encode(given, truncate)
+    chosen = signal.bound(readout, encoded, batch_tokens)
+    read = signal.read_index(encoded, position)
+    other = other_tokens(signal, encoded, read)
+    found = scores_at(signal, encoded, chosen, (read, other), batch_tokens, progress)
+    return item_evidence(
+        signal,
+        "score",
+        found[:, 0],
+        given,
+        encoded,
+        read,
+        readout=chosen,
+        position=position,
+        parameters=_asked(readout, truncate, batch_tokens),
+        name="score",
+        coords={"own_head": ("item", found[:, 2])} if signal.meta.dtype != "float32" else {},
+        tables=position_table(encoded, read, other, found[:, 0], found[:, 1]),
+    )
+
+
+def prefixes_scored(
+    signal: ClassifierRM,
+    items: Iterable[Any],
+    readout: str,
+    truncate: str,
+    batch_tokens: int,
+    progress: Progress | None,
+) -> Evidence:
+    """See :meth:`ClassifierRM.score_prefixes`."""
+    require(signal, Capability.PREFIX_SCORES, "score_prefixes")
+    given = as_items(items)
+    encoded = signal.encoder.encode(given, truncate)
+    limit = signal.trunk.alone_beyond
+    if limit is not None and (long := [k for k, e in enumerate(encoded) if e.last >= limit]):
+        raise CapabilityError(
+            f"item {long[0]} has {encoded[long[0]].last + 1} tokens: beyond {limit} the states "
+            f"of this model depend on the whole length, so a prefix has no score in it"
+        )
+    chosen = signal.bound(readout, encoded, batch_tokens)
+    return item_evidence(
+        signal,
+        "score_prefixes",
+        prefix_curves(signal, encoded, chosen, batch_tokens, progress),
+        given,
+        encoded,
+        signal.read_index(encoded),
+        readout=chosen,
+        position=None,
+        parameters=_asked(readout, truncate, batch_tokens),
+        name="prefix_score",
+    )
+
+
+def _asked(readout: str, truncate: str, batch_tokens: int) -> dict[str, Any]:
+    """The parameters of a scoring call, for its record."""
+    return {"readout": readout, "truncate": truncate, "batch_tokens": batch_tokens}
 
 
 def scores_at(
@@ -31,7 +105,7 @@ def scores_at(
     readout: Readout,
     reads: Sequence[Sequence[int]],
     batch_tokens: int,
-    progress: Callable[[int], None] | None = None,
+    progress: Progress | None = None,
 ) -> npt.NDArray[np.float32]:
     """Read every item at several tokens in one forward; the last column is the model's own head.
 
@@ -71,7 +145,7 @@ def prefix_curves(
     encoded: Sequence[Encoded],
     readout: Readout,
     batch_tokens: int,
-    progress: Callable[[int], None] | None,
+    progress: Progress | None,
 ) -> npt.NDArray[np.float32]:
     """Read every item at every token: float32 ``[item, position]``, NaN beyond its last token.
 
