@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+AXE := $(VENV)/axe/node_modules/axe-core/axe.min.js
 REPORT ?= reward-lens-demo.html
 
 export HF_HUB_OFFLINE ?= 1
@@ -29,10 +30,15 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The page is tested in Chromium. On a CI machine it is installed; elsewhere its tests skip without it.
+# The page is tested in Chromium, and by axe-core where npm can get it. On a CI machine Chromium is
+# installed; elsewhere the tests skip what is not there.
 browser:
 	@if [ -n "$$CI" ] && ! command -v chromium >/dev/null && [ "$$(id -u)" = 0 ]; then \
 	  apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
+	fi
+	@if [ ! -f $(AXE) ] && command -v npm >/dev/null; then \
+	  npm install --silent --fetch-retries=0 --prefix $(VENV)/axe --no-save axe-core@4.14.1 >/dev/null 2>&1 \
+	    || echo "axe-core could not be installed: its tests skip"; \
 	fi
 
 # One thread per process: two processes share the machine.

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import shutil
 from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from families import PAIRS, make_model, make_tokenizer
+from transformers import PreTrainedModel
 from typer.testing import CliRunner
 
 import reward_lens as rl
@@ -17,7 +21,8 @@ from reward_lens.cli import app
 from reward_lens.cli_run import INSTRUMENTS
 from reward_lens.cli_values import choices, parse_settings
 from reward_lens.errors import DataError
-from reward_lens.evidence import read_jsonl
+from reward_lens.evidence import EvidenceStore, read_jsonl
+from reward_lens.instrument_calls import NOT_KEPT
 
 DEMO, DEMO_PAIRS = asset("demo/model"), asset("demo/pairs.jsonl")
 
@@ -57,16 +62,63 @@ def test_every_instrument_of_the_public_face_can_be_run():
     assert set(INSTRUMENTS) == functions
 
 
+MORE = {
+    "concept_dose_response": ("--set", "concept=labelled.jsonl", "--set", "directions=3"),
+    "token_map": ("--set", "steps=2", "--set", "methods=prefix,integrated"),
+    "attribution_patching": ("--set", "sample=2", "--set", "screen=2"),
+    "bias_battery": ("--set", "max_responses=2"),
+    "style_accuracy": ("--set", "max_pairs=3"),
+    "prompt_snr": ("--set", "max_pairs=3"),
+    "patch_grid": ("--set", "by=layer_position", "--set", "positions=aligned",
+                   "--set", "direction=noise"),
+    "path_effects": ("--set", "top=2", "--set", "positions=aligned"),
+}  # fmt: skip
+
+
+def asked(instrument, rows, store):
+    """A run of an instrument whose evidence is kept in a store."""
+    more = [m.replace("labelled.jsonl", str(rows / "labelled.jsonl"))
+            for m in MORE.get(instrument, ())]  # fmt: skip
+    return (instrument, DEMO, rows / "pairs.jsonl", "--store", store, *more)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return tmp_path_factory.mktemp("store") / "e.db"
+
+
+@functools.cache
+def demo_signal():
+    return rl.load_signal(DEMO)
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """Loading checks the model, which takes forwards too: it was loaded before they are counted."""
+    signal = demo_signal()
+    monkeypatch.setattr("reward_lens.cli_run.load", lambda model, ctx: signal)
+
+
+def forwards(monkeypatch):
+    """Counts the forwards that are run from here on."""
+    run_forwards = []
+    plain = torch.nn.Module.__call__
+
+    def counted(self, *args, **options):
+        if isinstance(self, PreTrainedModel):
+            run_forwards.append(type(self).__name__)
+        return plain(self, *args, **options)
+
+    monkeypatch.setattr(torch.nn.Module, "__call__", counted)
+    return run_forwards
+
+
 @pytest.mark.parametrize("instrument", [i for i in INSTRUMENTS if i != "objective_geometry"])
-def test_every_instrument_runs_on_the_demo_model(instrument, rows, tmp_path):
-    out = tmp_path / "found.jsonl"
-    more = {
-        "concept_dose_response": ("--set", f"concept={rows / 'labelled.jsonl'}",
-                                  "--set", "directions=3"),
-        "token_map": ("--set", "steps=2", "--set", "methods=prefix,integrated"),
-        "attribution_patching": ("--set", "sample=2", "--set", "screen=2"),
-    }.get(instrument, ())  # fmt: skip
-    result = run(instrument, DEMO, rows / "pairs.jsonl", "-o", out, *more)
+def test_every_instrument_runs_and_a_store_has_it_then(
+    instrument, rows, store, tmp_path, monkeypatch, loaded
+):
+    out, args = tmp_path / "found.jsonl", asked(instrument, rows, store)
+    result = run(*args, "-o", out)
     assert result.exit_code == 0, result.output
     *_, found = read_jsonl(out)
     assert found.instrument == instrument
@@ -77,6 +129,67 @@ def test_every_instrument_runs_on_the_demo_model(instrument, rows, tmp_path):
     assert printed
     for name in printed:
         assert f"\n{name}" in result.stdout
+    with EvidenceStore(store) as opened:
+        before = len(opened)
+    count = forwards(monkeypatch)
+    again = run(*args)
+    assert again.exit_code == 0, again.output
+    assert found.id in again.stdout
+    assert "trust: exploratory" in again.stdout
+    assert (count == []) == (instrument not in NOT_KEPT)
+    assert f"{'kept' if count else 'was already'} in {store}" in again.stdout
+    with EvidenceStore(store) as opened:
+        assert len(opened) == before
+
+
+@pytest.mark.parametrize(
+    ("instrument", "other"),
+    [
+        ("patch_grid", ("--set", "by=layer_position", "--set", "positions=aligned")),
+        ("patch_grid", ("--set", "by=layer_position", "--set", "positions=final",
+                        "--set", "direction=noise")),
+        ("path_effects", ("--set", "top=3", "--set", "positions=aligned")),
+        ("path_effects", ("--set", "senders=embed,L0.attn_out", "--set", "positions=aligned")),
+        ("compare_views", ("--set", "by=head")),
+        ("compare_views", ("--set", "layers=1")),
+        ("bias_battery", ("--set", "max_responses=2", "--set", "seed=1")),
+        ("prompt_snr", ("--set", "max_pairs=2")),
+        ("prompt_snr", ("--set", "max_pairs=3", "--set", "seed=1")),
+        ("lens", ("--limit", 3)),
+        ("preference", ("--batch-tokens", 99)),
+    ],
+)  # fmt: skip
+def test_another_question_is_measured(instrument, other, rows, store, tmp_path, loaded):
+    assert run(*asked(instrument, rows, store)).exit_code == 0
+    copy = shutil.copy(store, tmp_path / "e.db")
+    result = run(instrument, DEMO, rows / "pairs.jsonl", "--store", copy, *other)
+    assert result.exit_code == 0, result.output
+    assert f"kept in {copy}" in result.stdout
+    assert "was already" not in result.stdout
+
+
+def test_with_a_store_a_file_is_written_where_it_is_asked_for(rows, tmp_path, monkeypatch, loaded):
+    monkeypatch.chdir(tmp_path)
+    args = ("lens", DEMO, rows / "pairs.jsonl", "--store", "e.db", "--json")
+    said = json.loads(run(*args).stdout)
+    assert (said["output"], said["store"], said["from_store"]) == ([], "e.db", False)
+    assert said["trust"] == "exploratory"
+    assert "no scorecard" in " ".join(said["because"])
+    assert {p.name for p in tmp_path.iterdir()} == {"e.db"}
+    said = json.loads(run(*args, "-o", "lens.csv").stdout)
+    assert (said["output"], said["from_store"]) == (["lens.csv", "lens.evidence.jsonl"], True)
+    with EvidenceStore("e.db") as store:
+        assert [e.id for e in store.find()] == [said["id"]]
+
+
+def test_a_file_that_is_no_store_is_refused_before_work(rows, tmp_path):
+    result = run("lens", DEMO, rows / "pairs.jsonl", "--store", rows / "pairs.jsonl")
+    assert result.exit_code == 2
+    assert "pairs.jsonl" in result.stderr
+    assert "Traceback" not in result.stderr
+    missing = run("lens", DEMO, rows / "pairs.jsonl", "--store", tmp_path / "no" / "e.db")
+    assert missing.exit_code == 2
+    assert str(tmp_path / "no") in missing.stderr
 
 
 def test_rows_of_a_head_are_compared(three_rows, rows, tmp_path):
@@ -87,6 +200,10 @@ def test_rows_of_a_head_are_compared(three_rows, rows, tmp_path):
     refused = run("objective_geometry", three_rows, rows / "pairs.jsonl", "--readout", "reward")
     assert refused.exit_code == 2
     assert "takes no --readout" in refused.stderr
+    kept = tmp_path / "e.db"
+    for _ in range(2):  # which rows were read is not on record as it is asked
+        stored = run("objective_geometry", three_rows, rows / "pairs.jsonl", "--store", kept)
+        assert f"kept in {kept}" in stored.stdout
     alone = run("objective_geometry", DEMO, rows / "pairs.jsonl", "-o", out)
     assert alone.exit_code == 2
     assert "compares the rows of a head" in alone.stderr

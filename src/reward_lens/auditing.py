@@ -32,7 +32,7 @@ SHOWN = 50
 SHOWN_TOKENS, SHOWN_IN_ALL = 200, 4000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
     """What an audit found.
 
@@ -75,6 +75,16 @@ class Audit:
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.evidence)
+
+    def __repr__(self) -> str:
+        from reward_lens.audit_repr import in_terminal
+
+        return in_terminal(self)
+
+    def _repr_html_(self) -> str:
+        from reward_lens.audit_repr import in_notebook
+
+        return in_notebook(self)
 
     @property
     def passed(self) -> bool:

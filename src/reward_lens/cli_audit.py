@@ -108,10 +108,12 @@ def audit(
 ) -> None:
     """Prove the load, score pairs, run the instruments; write a report and its evidence.
 
+    OUTPUT.evidence.jsonl beside the report has every number, OUTPUT.pairs.jsonl every scored pair.
     Exits 1 if a check or an instrument fails, or a limit is broken (--fail-under, --fail-over).
     With --calibrate the store is OUTPUT.evidence.db unless it is named.
     """
     check_parent(output, pairs)
+    check_parent(_sidecar(output), pairs)
     cut = checked_truncate(truncate)
     if calibrate and store is None:
         store = output.with_suffix(".evidence.db")
@@ -169,6 +171,11 @@ def _parts(split: Path | None, pairs: Pairs) -> dict[str, list[str]] | None:
     return {name: part.ids for name, part in pairs.split(parts, partial=True).items()}
 
 
+def _sidecar(output: Path) -> Path:
+    """The file of all scored pairs beside a report."""
+    return output.with_suffix(".pairs.jsonl")
+
+
 def _finish(
     signal: ClassifierRM,
     found: Audit,
@@ -184,8 +191,9 @@ def _finish(
     from reward_lens.errors import DataError
     from reward_lens.evidence import with_all_parents, write_jsonl
     from reward_lens.report import Page, write_page
+    from reward_lens.report.sidecar import write_sidecar
 
-    beside = output.with_suffix(".evidence.jsonl")
+    beside, sidecar = output.with_suffix(".evidence.jsonl"), _sidecar(output)
     m = signal.meta
     facts = (
         f"{m.architecture}, {m.n_layers} layers of width {m.width}, {m.dtype} on {m.device}, "
@@ -207,9 +215,11 @@ def _finish(
         evidence_file=beside.name,
         notes=(*notes, *found.notes, *_not_offered(found), *m.notes),
         missing=found.missing,
+        sidecar=sidecar.name,
     )
+    write_sidecar(sidecar, found.pairs, found["preference"])
     write_jsonl(beside, with_all_parents(found.evidence.values()))
-    write_page(output, page, found.evidence, found.shown)
+    write_page(output, page, found.evidence, found.pairs)
     say_left_out(found.left_out)
     i = found["preference"].interval("accuracy")
     cards = _cards(found) if calibrate else None
@@ -222,7 +232,8 @@ def _finish(
         raise DataError(f"{error} (the report is written all the same: {output})") from error
     if json:
         typer.echo(jsonlib.dumps({
-            "report": str(output), "evidence": str(beside), "passed": found.passed,
+            "report": str(output), "evidence": str(beside), "scored_pairs": str(sidecar),
+            "passed": found.passed,
             "failed_checks": found.conformance.failed, "missing": found.missing,
             "accuracy": i.estimate, "pairs": len(found.pairs), "left_out": found.left_out,
             "forwards": found.forwards, "not_offered": found.not_offered,
@@ -243,6 +254,7 @@ def _finish(
             typer.echo(f"of them from the store: {', '.join(found.resumed)}")
         typer.echo(f"report: {output}")
         typer.echo(f"evidence: {beside}")
+        typer.echo(f"pairs: {sidecar}")
         if found.calibration is not None:
             say(found.calibration)
         if store is not None:
@@ -318,6 +330,7 @@ def demo(
 ) -> None:
     """Audit the shipped demo model on its held-out pairs."""
     check_parent(output)
+    check_parent(_sidecar(output))
     from reward_lens.assets import asset
     from reward_lens.auditing import audit as run_audit
     from reward_lens.data import load_pairs

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json as jsonlib
+import sys
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reward_lens.cli_calibrate import interruptible
 from reward_lens.cli_options import (
     Bars,
+    BatchTokens,
     Device,
     Download,
     Dtype,
@@ -23,12 +28,17 @@ from reward_lens.cli_options import (
 from reward_lens.cli_output import check_parent, print_table, say_left_out
 
 if TYPE_CHECKING:
-    from reward_lens.evidence import Evidence, Interval
+    from reward_lens.comparing import Comparison
+    from reward_lens.evidence import Evidence, EvidenceStore, Interval
 
 #: Longest text of an example that is printed, in characters.
 _TEXT = 60
 #: Examples that are printed; the evidence has all that were asked for.
 _PRINTED = 5
+#: Endings of a page.
+_PAGES = (".html", ".htm")
+#: Pairs whose responses are edited where a page is made and nothing else is asked for.
+BIASES = 32
 
 First = Annotated[str, typer.Argument(help="Folder of a checkpoint, or a hub id in the cache.")]
 ReadoutOf = Annotated[
@@ -41,79 +51,160 @@ def compare(
     a: First,
     b: First,
     pairs: PairFile,
-    output: Annotated[Path, typer.Option("-o", "--output", help="Evidence as JSON lines.")] = Path(
-        "compare.evidence.jsonl"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="A page, X.html, or only evidence, X.jsonl.")
+    ] = Path("compare.evidence.jsonl"),
     json: Json = False,
     limit: Limit = None,
+    biases: Annotated[
+        int | None,
+        typer.Option(help="Pairs whose responses are edited; 32 for a page. 0: none."),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the samples and edits.")] = 0,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Evidence store to append to; its records say how far to trust."),
+    ] = None,
     truncate: Truncate = "error",
     readout_a: ReadoutOf = None,
     readout_b: ReadoutOf = None,
     head_a: HeadOf = None,
     head_b: HeadOf = None,
-    examples: Annotated[int, typer.Option(help="Flips whose texts are kept.")] = 10,
+    examples: Annotated[int, typer.Option(help="Flips whose texts the evidence keeps.")] = 10,
     depth: Annotated[bool, typer.Option(help="Depth profiles side by side.")] = True,
     keep_clones: Annotated[
         bool, typer.Option("--keep-clones", help="Lineages that share a text stay apart.")
     ] = False,
     dtype: Dtype = None,
     device: Device = None,
-    batch_tokens: Annotated[int, typer.Option(help="Padded tokens of one forward.")] = 4096,
+    batch_tokens: BatchTokens = 4096,
     allow_download: Download = False,
 ) -> None:
-    """Compare what two models prefer; print it and keep the evidence it is made of."""
-    if output.suffix != ".jsonl":
-        typer.echo(f"reward-lens: {output}: end it in .jsonl", err=True)
+    """Compare what two models prefer: print it, and write a page or the evidence alone.
+
+    With -o X.html one page to open in a browser, X.evidence.jsonl beside it with every number, and
+    X.pairs.jsonl with every pair; with -o X.jsonl only the evidence. Exits 1 if an instrument
+    fails, or, where a page is made, a conformance check.
+    """
+    paged = output.suffix in _PAGES
+    if not paged and output.suffix != ".jsonl":
+        typer.echo(
+            f"reward-lens: {output}: end it in .html for a page, in .jsonl for evidence alone",
+            err=True,
+        )
         raise typer.Exit(2)
     check_parent(output, pairs)
+    if paged:
+        check_parent(_sidecar(output), pairs)
     cut = checked_truncate(truncate)
-    from reward_lens.auditing import fitting_pairs
+    from reward_lens.comparing import compare_models
     from reward_lens.data import load_pairs
-    from reward_lens.evidence import write_jsonl
-    from reward_lens.instruments.comparison import compare as compare_signals
-    from reward_lens.instruments.comparison import comparison_parts
     from reward_lens.signals import load_signal
 
-    with plain_errors():
-        fit = load_pairs(pairs, limit=limit, allow_download=allow_download)
+    with ExitStack() as stack, plain_errors():
+        opened = None if store is None else stack.enter_context(_opened(store))
+        given = load_pairs(pairs, limit=limit, allow_download=allow_download)
         loading: dict[str, Any] = {
             "dtype": dtype, "device": device, "allow_download": allow_download,
         }  # fmt: skip
         signals = (load_signal(a, head=head_a, **loading), load_signal(b, head=head_b, **loading))
-        left_out: dict[str, str] = {}
-        for signal in signals:
-            fit, more = fitting_pairs(signal, fit, cut)
-            left_out |= more
-        readouts = (
-            signals[0].readout(readout_a or signals[0].default_readout).name,
-            signals[1].readout(readout_b or signals[1].default_readout).name,
-        )
-        with Bars().stage("compare", (8 if depth else 4) * len(fit)) as done:
-            parts = comparison_parts(
-                *signals, fit, readout=readouts, truncate=cut, depth=depth,
-                clones="keep" if keep_clones else "join", batch_tokens=batch_tokens, progress=done,
+        with interruptible(opened, "nothing was written", "nothing is kept without --store"):
+            found = compare_models(
+                *signals, given, readout=(readout_a, readout_b), conformance=paged,
+                biases=(BIASES if paged else 0) if biases is None else biases, seed=seed,
+                depth=depth, clones="keep" if keep_clones else "join", examples=examples,
+                truncate=cut, store=opened, batch_tokens=batch_tokens, reporter=Bars(),
             )  # fmt: skip
-        found = compare_signals(
-            *signals, fit, readout=readouts, truncate=cut, examples=examples,
-            batch_tokens=batch_tokens, parts=parts,
-        )  # fmt: skip
-        write_jsonl(output, [*parts.evidence, found])
-    say_left_out(left_out)
+        # Trust is asked of the store, so that the page is written while it is open.
+        files = _write(found, output, paged)
+        trust = {name: e.trust.name.lower() for name, e in found.evidence.items()}
+    say_left_out(found.left_out)
+    for name, why in {**found.missing, **found.not_offered}.items():
+        typer.echo(f"{name} was not measured: {why}", err=True)
     if json:
-        typer.echo(_as_json(found, output, len(fit), left_out))
+        typer.echo(_as_json(found, files, trust, store))
     else:
-        _say(found, (a, b), output)
+        _say(found["compare"], (a, b), files)
+    raise typer.Exit(0 if found.passed else 1)
 
 
-def _as_json(found: Evidence, output: Path, pairs: int, left_out: dict[str, str]) -> str:
+def _opened(store: Path) -> EvidenceStore:
+    from reward_lens.evidence import EvidenceStore
+
+    return EvidenceStore(store)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """What was written."""
+
+    evidence: Path
+    report: Path | None = None
+    scored_pairs: Path | None = None
+
+    def said(self) -> dict[str, str | None]:
+        """As the JSON output names them."""
+        return {k: None if v is None else str(v) for k, v in vars(self).items()}
+
+
+def _sidecar(output: Path) -> Path:
+    """The file of all pairs beside a page."""
+    return output.with_suffix(".pairs.jsonl")
+
+
+def _write(found: Comparison, output: Path, paged: bool) -> _Files:
+    """Write the evidence, and the page with the pairs beside it where one is asked for."""
+    from reward_lens.evidence import with_all_parents, write_jsonl
+
+    beside = output.with_suffix(".evidence.jsonl") if paged else output
+    write_jsonl(beside, with_all_parents(found.evidence.values()))
+    if not paged:
+        return _Files(beside)
+    from reward_lens.report import Page
+    from reward_lens.report.comparison import write_comparison
+    from reward_lens.report.comparison_pairs import write_compared
+    from reward_lens.report.comparison_parts import Models
+
+    write_compared(_sidecar(output), found.pairs, found["compare"])
+    about = Page(
+        title=" against ".join(found.names),
+        facts=_facts(found),
+        command=" ".join(["reward-lens", *sys.argv[1:]]),
+        evidence_file=beside.name,
+        notes=found.notes,
+        missing={**found.missing, **found.not_offered},
+        sidecar=_sidecar(output).name,
+        kind="comparison",
+    )
+    models = Models(found.names, found.facts)
+    write_comparison(output, about, models, found.evidence, found.pairs, found.left_out)
+    return _Files(beside, output, _sidecar(output))
+
+
+def _facts(found: Comparison) -> str:
+    """Which is a and which is b, in a line."""
+    said = [
+        f"{letter}: {name}, {f['architecture']}, {f['layers']} layers of width {f['width']}"
+        for letter, name, f in zip("ab", found.names, found.facts, strict=True)
+    ]
+    return f"{'; '.join(said)}; {len(found.pairs)} pairs"
+
+
+def _as_json(found: Comparison, files: _Files, trust: dict[str, str], store: Path | None) -> str:
     """What was found, as strict JSON: NaN and infinities are strings, as in the evidence file."""
-    record = found.to_dict()
+    record = found["compare"].to_dict()
     kept = ("id", "instrument", "gauge", "units", "uncertainty", "tables")
-    said = {"output": str(output), "pairs": pairs, "left_out": left_out}
+    said = {
+        **files.said(), "store": None if store is None else str(store),
+        "pairs": len(found.pairs), "left_out": found.left_out, "missing": found.missing,
+        "not_offered": found.not_offered,
+        "passed": found.passed, "failed_checks": found.failed_checks, "trust": trust,
+        "notes": list(found.notes), "resumed": list(found.resumed),
+    }  # fmt: skip
     return jsonlib.dumps({**said, **{k: record[k] for k in kept}}, allow_nan=False)
 
 
-def _say(found: Evidence, names: tuple[str, str], output: Path) -> None:
+def _say(found: Evidence, names: tuple[str, str], files: _Files) -> None:
     """Print the measures, the subsets, the depths side by side, and a few flips."""
     from reward_lens.evidence.receipt import interval_text
 
@@ -143,7 +234,10 @@ def _say(found: Evidence, names: tuple[str, str], output: Path) -> None:
     typer.echo("")
     for row in found.tables["conditions"].itertuples():
         typer.echo(f"{row.condition}: {row.value}")
-    typer.echo(f"\nwrote {output}")
+    typer.echo("")
+    for path in files.said().values():
+        if path is not None:
+            typer.echo(f"wrote {path}")
 
 
 def _print(title: str, table: Any) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json as jsonlib
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,7 +39,7 @@ from reward_lens.cli_values import option_rows, parse_settings
 if TYPE_CHECKING:
     import pandas as pd
 
-    from reward_lens.evidence import Evidence
+    from reward_lens.evidence import Evidence, EvidenceStore
     from reward_lens.signals import ClassifierRM
 
 #: The same for those that are read off the scores of ``preference`` and run no forward.
@@ -94,6 +96,13 @@ def run(
             "its value as a table, with the evidence beside it.",
         ),
     ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            help="Evidence store to append to; its records say how far to trust, and what is there "
+            "is not measured again."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", help="key=value: an option of the instrument; repeat for more."),
@@ -131,10 +140,12 @@ def run(
     assert instrument is not None
     assert model is not None
     assert pairs is not None
-    target = output or Path(f"{instrument}.evidence.jsonl")
-    if target.suffix not in SUFFIXES:
-        _refuse(f"{target}: end it in {', '.join(SUFFIXES)}")
-    check_parent(target, pairs)
+    # What a store keeps need not lie beside it as well.
+    target = output if output or store else Path(f"{instrument}.evidence.jsonl")
+    if target is not None:
+        if target.suffix not in SUFFIXES:
+            _refuse(f"{target}: end it in {', '.join(SUFFIXES)}")
+        check_parent(target, pairs)
     options: dict[str, Any] = {"truncate": checked_truncate(truncate)}
     if batch_tokens is not None:
         options["batch_tokens"] = batch_tokens
@@ -142,8 +153,9 @@ def run(
     from reward_lens.data import load_choices, load_pairs
 
     function = _function(instrument)
-    with plain_errors():
+    with ExitStack() as stack, plain_errors():
         options |= parse_settings(function, settings or [])
+        opened = None if store is None else stack.enter_context(_opened(store))
         fit: Any
         left_out: dict[str, str] = {}
         if instrument in _ON_CHOICES:
@@ -151,25 +163,61 @@ def run(
         else:
             fit = load_pairs(pairs, limit=limit, allow_download=allow_download)
         signal = load(model, ctx)
-        measure = _of_scores(function) if instrument in REPORTS else function
         scorer = _function("preference") if instrument in REPORTS else function
         options |= _readout(signal, instrument, scorer, readout)
         if instrument not in _ON_CHOICES:
             fit, left_out = fitting_pairs(signal, fit, options["truncate"])
-        with (
-            Bars().stage(instrument, 2 * len(fit)) as done,
-            warnings.catch_warnings(record=True) as caught,
-        ):
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            found = measure(signal, fit, progress=done, **options)
-    written = _write(found, target)
-    say_left_out(left_out)
-    for warning in caught:
-        typer.echo(f"note: {warning.message}", err=True)
-    if json:
-        typer.echo(_as_json(found, written, len(fit), left_out))
-    else:
-        _say(found, written)
+            found, known = _measured(signal, fit, instrument, options, opened)
+        written = [] if target is None else _write(found, target)
+        say_left_out(left_out)
+        for warning in caught:
+            typer.echo(f"note: {warning.message}", err=True)
+        # Trust is asked of the store, so that it is said while it is open.
+        if json:
+            said = _as_json(found, written, len(fit), left_out)
+            said["store"], said["from_store"] = (None if store is None else str(store)), known
+            typer.echo(jsonlib.dumps(said, allow_nan=False))
+        else:
+            kept = [] if store is None else [f"{'was already in' if known else 'kept in'} {store}"]
+            _say(found, [*kept, *([f"wrote {' and '.join(map(str, written))}"] if written else [])])
+
+
+def _measured(
+    signal: ClassifierRM,
+    items: Any,
+    instrument: str,
+    options: dict[str, Any],
+    store: EvidenceStore | None,
+) -> tuple[Evidence, bool]:
+    """The evidence, and whether the store had what it takes from an earlier run."""
+    from reward_lens.instrument_calls import call_of, data_of
+
+    function, own = _function(instrument), dict(options)
+    mine: dict[str, Any] = {}
+    if instrument in REPORTS:  # the pairs are scored, and it is read off the scores
+        known_options = inspect.signature(function).parameters
+        mine = {k: own.pop(k) for k in list(own) if k in known_options}
+        mine |= {"pairs": items} if "pairs" in known_options else {}
+        function = _function("preference")
+    call = call_of(signal, function, own)
+    found = None if store is None else call.in_store(store, signal, data_of(call, items))
+    known = found is not None
+    if found is None:
+        with Bars().stage(instrument, 2 * len(items)) as done:
+            found = function(signal, items, progress=done, **own)
+    if instrument in REPORTS:
+        found = _function(instrument)(found, **mine)
+    if store is not None:
+        store.append(found)
+    return found, known
+
+
+def _opened(store: Path) -> EvidenceStore:
+    from reward_lens.evidence import EvidenceStore
+
+    return EvidenceStore(store)
 
 
 def _refuse(why: str) -> None:
@@ -182,20 +230,6 @@ def _function(instrument: str) -> Callable[..., Evidence]:
 
     found: Callable[..., Evidence] = getattr(reward_lens.instruments, instrument)
     return found
-
-
-def _of_scores(report: Callable[..., Evidence]) -> Callable[..., Evidence]:
-    """A report as an instrument: the pairs are scored, and it is read off the scores."""
-    import inspect
-
-    own = inspect.signature(report).parameters
-
-    def measure(signal: ClassifierRM, pairs: Any, **options: Any) -> Evidence:
-        mine = {k: options.pop(k) for k in list(options) if k in own}
-        more = {"pairs": pairs} if "pairs" in own else {}
-        return report(_function("preference")(signal, pairs, **options), **more, **mine)
-
-    return measure
 
 
 def _show(instrument: str | None) -> None:
@@ -216,8 +250,6 @@ def _readout(
     signal: ClassifierRM, instrument: str, measure: Callable[..., Evidence], asked: str | None
 ) -> dict[str, Any]:
     """The readout to run on: the one asked for, or the checkpoint's own."""
-    import inspect
-
     from reward_lens.errors import CapabilityError
 
     if "readout" in inspect.signature(measure).parameters:
@@ -243,19 +275,21 @@ def _write(found: Evidence, target: Path) -> list[Path]:
     return [target, beside]
 
 
-def _as_json(found: Evidence, written: list[Path], pairs: int, left_out: dict[str, str]) -> str:
+def _as_json(
+    found: Evidence, written: list[Path], pairs: int, left_out: dict[str, str]
+) -> dict[str, Any]:
     """What was found, as strict JSON: NaN and infinities are strings, as in the evidence file."""
     record = found.to_dict()
     kept = ("id", "instrument", "tier", "gauge", "units", "uncertainty")
-    said = {"output": [str(p) for p in written], "pairs": pairs, "left_out": left_out,
+    return {"output": [str(p) for p in written], "pairs": pairs, "left_out": left_out,
             **{k: record[k] for k in kept}, "forwards": found.provenance.cost_forwards,
+            "trust": found.trust.name.lower(), "because": list(found.standing.because),
             "tables": {k: record["tables"][k] for k in INSTRUMENTS[found.instrument]
                        if k in found.tables}}  # fmt: skip
-    return jsonlib.dumps(said, allow_nan=False)
 
 
-def _say(found: Evidence, written: list[Path]) -> None:
-    """Print receipt and main tables."""
+def _say(found: Evidence, kept: list[str]) -> None:
+    """Print receipt and main tables, and where the evidence is kept."""
     from reward_lens.evidence.receipt import lines
 
     for name, text in lines(found):
@@ -265,7 +299,8 @@ def _say(found: Evidence, written: list[Path]) -> None:
             typer.echo("")
             _print(name, found.tables[name])
     typer.echo("")
-    typer.echo(f"wrote {' and '.join(map(str, written))}")
+    for line in kept:
+        typer.echo(line)
 
 
 def _print(name: str, table: pd.DataFrame) -> None:

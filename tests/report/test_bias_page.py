@@ -207,7 +207,7 @@ def test_evidence_shows_itself_in_a_notebook(lengthy):
     for name in ("bias_battery", "style_accuracy", "margin_distribution", "reliability_curve",
                  "worst_errors"):  # fmt: skip
         evidence = lengthy[name]
-        assert evidence._repr_html_().startswith("<table>")
+        assert evidence._repr_html_().startswith("<div>")
         assert len(evidence.to_dataframe()) == evidence.value.size
         plt.figure()
         assert evidence.plot() is not None

@@ -3,6 +3,7 @@
 No torch here: evidence can be read, checked and compared on any machine.
 """
 
+from reward_lens.evidence.conditions import observables
 from reward_lens.evidence.hashing import canonical, fingerprint
 from reward_lens.evidence.kinds import GaugeStatus, Tier, TrustLevel, Units
 from reward_lens.evidence.reading import Place, Reading
@@ -17,7 +18,7 @@ from reward_lens.evidence.record import (
     write_jsonl,
 )
 from reward_lens.evidence.registration import Outcome, Prediction, Registration
-from reward_lens.evidence.scorecard import Scorecard, Trial, observables
+from reward_lens.evidence.scorecard import Scorecard, Trial
 from reward_lens.evidence.standing import Standing
 from reward_lens.evidence.store import EvidenceStore
 from reward_lens.evidence.transfer import export_records, import_records

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from typing import TYPE_CHECKING
 
@@ -114,13 +113,3 @@ def interval_text(i: Interval) -> str:
     note = f"; {i.note}" if i.note else ""
     size = f"n = {i.n} in {i.clusters} lineages, worth {i.n_effective:.4g} independent"
     return f"{i.estimate:.4g}, {span} ({i.method}, {size}{note})"
-
-
-def as_html(evidence: Evidence) -> str:
-    """The receipt as a table above the array, for notebooks."""
-    rows = "".join(
-        f"<tr><th style='text-align:left'>{html.escape(k)}</th>"
-        f"<td style='text-align:left'>{html.escape(v)}</td></tr>"
-        for k, v in lines(evidence)
-    )
-    return f"<table>{rows}</table>{evidence.value._repr_html_()}"  # type: ignore[no-untyped-call]

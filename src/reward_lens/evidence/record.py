@@ -40,6 +40,9 @@ from reward_lens.evidence.parts import (
 )
 from reward_lens.evidence.standing import Standing
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 __all__ = [
     "Evidence",
     "Interval",
@@ -50,8 +53,6 @@ __all__ = [
     "with_all_parents",
     "write_jsonl",
 ]
-
-_SHOWN_INTERVALS = 8
 
 
 class Store(Protocol):
@@ -263,25 +264,46 @@ class Evidence:
         return evidence
 
     def to_dataframe(self) -> pd.DataFrame:
-        """The value as a tidy table."""
-        return self.value.to_dataframe().reset_index()
+        """The value as a tidy table: one row an entry, its coordinates as columns.
 
-    def plot(self, **options: Any) -> Any:
-        """Draw the value with xarray and matplotlib; options go to ``DataArray.plot``.
+        Returns
+        -------
+        DataFrame
+            ``attrs`` has ``id``, ``instrument``, ``tier``, ``gauge``, ``units`` and
+            ``quantity_units`` (of each ``quantity`` whose units are others).
+        """
+        from reward_lens.evidence.showing import in_pandas
+
+        return in_pandas(self)
+
+    def plot(self, *, ax: Axes | None = None, **select: Any) -> Any:
+        """Draw the value with matplotlib.
+
+        Pairs and items are averaged, with cluster-t intervals over their lineages; quantities that
+        differ in units get axes of their own; of more than 20 rows the largest are drawn. What was
+        averaged or left off is said.
+
+        Parameters
+        ----------
+        ax : matplotlib Axes, optional
+            Where to draw, if one panel is enough.
+        select : dict
+            Dimension -> the label to draw, or a list of labels: ``ev.plot(direction="noise")``.
+
+        Returns
+        -------
+        Axes, or ndarray of Axes, [panel]
 
         Raises
         ------
         EvidenceError
-            If it has more than two dimensions: xarray would pool all of it in one histogram.
+            If something has to be selected first, such as a pair where tokens are counted in each
+            pair on its own; if a label is not there, or there is nothing to draw.
         """
-        if self.value.ndim > 2:
-            sizes = ", ".join(f"{d} ({n})" for d, n in self.value.sizes.items())
-            first = str(self.value.dims[0])
-            raise EvidenceError(
-                f"the value has the dimensions {sizes}: choose what to draw, e.g. "
-                f"ev.value.isel({first}=0).mean('pair').plot(); tables have the summaries"
-            )
-        return self.value.plot(**options)
+        from reward_lens.evidence.drawing import draw
+        from reward_lens.evidence.pictures import picture
+
+        return draw(picture(self, select), ax)
 
     def receipt(self) -> str:
         """Say in plain words what was measured, how, and how far it can be leaned on."""
@@ -290,9 +312,9 @@ class Evidence:
         return receipt(self)
 
     def _repr_html_(self) -> str:
-        from reward_lens.evidence.receipt import as_html
+        from reward_lens.evidence.showing import in_notebook
 
-        return as_html(self)
+        return in_notebook(self)
 
     def __sub__(self, other: Evidence) -> Evidence:
         """The difference, where the gate lets it through; see :mod:`reward_lens.evidence.gate`."""
@@ -307,25 +329,9 @@ class Evidence:
         return hash(self.id)
 
     def __repr__(self) -> str:
-        from reward_lens.evidence.receipt import interval_text
+        from reward_lens.evidence.showing import in_terminal
 
-        shape = ", ".join(f"{d}: {n}" for d, n in self.value.sizes.items())
-        shown = [f"  {i.name}: {interval_text(i)}" for i in self.uncertainty[:_SHOWN_INTERVALS]]
-        more = len(self.uncertainty) - len(shown)
-        return (
-            "\n".join(
-                [
-                    f"<Evidence {self.id}",
-                    f"  {self.instrument} v{self.version}, {self.tier.value}: "
-                    f"{self.value.name} ({shape})",
-                    f"  gauge {self.gauge.value}, units {self.units.value}, "
-                    f"trust {self.trust.name.lower()}",
-                    *shown,
-                    *([f"  and {more} more intervals"] if more else []),
-                ]
-            )
-            + ">"
-        )
+        return in_terminal(self)
 
 
 _KINDS = {

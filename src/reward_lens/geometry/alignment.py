@@ -14,7 +14,7 @@ from reward_lens.errors import DataError
 from reward_lens.evidence import Evidence, GaugeStatus, Interval, Tier, Units
 from reward_lens.evidence.intervals import jackknife_correlation
 from reward_lens.geometry.corpus import Corpus, corpus_of
-from reward_lens.geometry.frames import Frame, read_states
+from reward_lens.geometry.frames import Frame, column_correlations, read_states
 from reward_lens.geometry.two_signals import joint_provenance, joint_subject
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
@@ -85,7 +85,7 @@ def state_alignment(
     )
     return Evidence(
         value=xr.DataArray(
-            np.stack([_column_correlations(za, zb), frame.correlations]),
+            np.stack([column_correlations(za, zb), frame.correlations]),
             dims=("quantity", "dimension"),
             coords={"quantity": ["held_out", "in_sample"],
                     "dimension": np.arange(frame.dimensions)},
@@ -117,14 +117,6 @@ def _check_unseen(corpus: Corpus, frame: Frame) -> None:
             f"{frame.fingerprint} was fitted on, where any two trunks look aligned; judge it on "
             f"others (Pairs.split keeps them apart)"
         )
-
-
-def _column_correlations(x: Floats, y: Floats) -> Floats:
-    """Correlation of column with column, ``[dimension]``; NaN where one does not vary."""
-    x, y = x - x.mean(0), y - y.mean(0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        found: Floats = (x * y).sum(0) / np.sqrt((x * x).sum(0) * (y * y).sum(0))
-    return found
 
 
 def _intervals(za: Floats, zb: Floats, corpus: Corpus) -> tuple[Interval, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,12 @@ class Frame:
     signals: tuple[str, str]
     sites: tuple[str, str]
     corpus: str
-    lineages: tuple[str, ...]
-    centre_a: Floats
-    centre_b: Floats
-    map_a: Floats
-    map_b: Floats
-    correlations: Floats
+    lineages: tuple[str, ...] = field(repr=False)
+    centre_a: Floats = field(repr=False)
+    centre_b: Floats = field(repr=False)
+    map_a: Floats = field(repr=False)
+    map_b: Floats = field(repr=False)
+    correlations: Floats = field(repr=False)
     facts: Mapping[str, float]
 
     @property
@@ -236,16 +236,26 @@ def fit_maps(x: Floats, y: Floats, dimensions: int) -> dict[str, Any]:
     """
     sides = [_whitening(states, dimensions) for states in (x, y)]
     white = [(s - c) @ w for s, (c, w, _) in zip((x, y), sides, strict=True)]
-    u, strength, vt = np.linalg.svd(white[0].T @ white[1] / len(x))
+    u, _, vt = np.linalg.svd(white[0].T @ white[1] / len(x))
+    # The singular values are no correlations: the shrunk covariance is not that of these states.
+    correlations = column_correlations(white[0] @ u, white[1] @ vt.T)
     return {
         "centre_a": sides[0][0],
         "centre_b": sides[1][0],
         "map_a": sides[0][1] @ u,
         "map_b": sides[1][1] @ vt.T,
-        "correlations": strength,
+        "correlations": correlations,
         "facts": {f"{k}_{s}": v for s, (_, _, f) in zip("ab", sides, strict=True)
                   for k, v in f.items()},
     }  # fmt: skip
+
+
+def column_correlations(x: Floats, y: Floats) -> Floats:
+    """Correlation of column with column, ``[dimension]``; NaN where one does not vary."""
+    x, y = x - x.mean(0), y - y.mean(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        found: Floats = (x * y).sum(0) / np.sqrt((x * x).sum(0) * (y * y).sum(0))
+    return found
 
 
 def _whitening(states: Floats, dimensions: int) -> tuple[Floats, Floats, dict[str, float]]:

@@ -71,7 +71,7 @@ def verdict(battery: Evidence, number: Numbers, most: int = MOST_NAMED) -> Marku
     if not named:
         few = str(battery.tables["null"]["note"].iloc[0])
         return Markup("{}{}").format(_NONE_NAMED, _FEW if few else "")
-    plain = _like_neutral(battery)
+    plain = like_neutral(battery)
     groups: dict[tuple[str, bool], list[int]] = {}
     for k in named:
         if table["edit"].iloc[k] not in plain:
@@ -86,7 +86,7 @@ def verdict(battery: Evidence, number: Numbers, most: int = MOST_NAMED) -> Marku
     return Markup("Named, in median |margins|: {}.").format(Markup("; ").join(said))
 
 
-def _like_neutral(battery: Evidence) -> set[str]:
+def like_neutral(battery: Evidence) -> set[str]:
     """Named phrases whose effect is not told from that of a sentence that says nothing."""
     if "against_neutral" not in battery.tables:
         return set()

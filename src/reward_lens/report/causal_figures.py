@@ -17,6 +17,7 @@ from reward_lens.report.figures import (
     WIDTH,
     Axes,
     Row,
+    dots,
     frame,
     padded,
     ticks,
@@ -211,8 +212,7 @@ def views(
         places = [axes.at(float(view.x[i]), float(view.y[i])) for i in _far_out(axes, view)]
         marks = [*places, (92.0, 20.0 + 20 * k)]  # the last one is the legend's
         if k == 0:
-            dots = "".join(f"M{_short(px)} {_short(py)}h0" for px, py in marks)
-            body.append(f'<path class="dots" d="{dots}"/>')
+            body.append(dots(marks))
         else:
             squares = "".join(_square(px, py, 8) for px, py in marks)
             body.append(f'<path class="mark" d="{squares}"/>')

@@ -135,11 +135,13 @@ def scatter(
     if len(order) > MOST_POINTS:
         order = order[np.linspace(0, len(order) - 1, MOST_POINTS).astype(int)]
     axes = Axes(padded(x), padded(y))
-    body = []
-    for a, b in zip(x[order], y[order], strict=True):
-        px, py = axes.at(float(a), float(b))
-        body.append(f'<circle class="dot" cx="{px}" cy="{py}" r="2.5"/>')
-    return frame(axes, x_label, y_label, title, body)
+    places = [axes.at(float(a), float(b)) for a, b in zip(x[order], y[order], strict=True)]
+    return frame(axes, x_label, y_label, title, [dots(places, "dots small")])
+
+
+def dots(places: Sequence[tuple[float, float]], kind: str = "dots") -> str:
+    """Points as one path, which a round line end makes visible: few bytes for many points."""
+    return f'<path class="{kind}" d="{"".join(f"M{x:g} {y:g}h0" for x, y in places)}"/>'
 
 
 def histogram(values: npt.NDArray[np.float64], x_label: str, title: str) -> Markup:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import quote, unquote
 
+import numpy as np
 from markupsafe import Markup
 
 from reward_lens.errors import EvidenceError
@@ -16,7 +18,14 @@ NONE = "–"
 
 
 def resolve(evidence: Evidence, path: str) -> Any:
-    """Return what a path names: ``interval/NAME/FIELD`` or ``table/TABLE/ROW/COLUMN``.
+    """Return what a path names.
+
+    Parameters
+    ----------
+    evidence : Evidence
+    path : str
+        ``interval/NAME/FIELD``, ``table/TABLE/ROW/COLUMN``, or ``value/DIM=COORD,DIM=COORD`` with
+        every dimension of the value and its coordinates as :func:`value_path` writes them.
 
     Raises
     ------
@@ -29,14 +38,50 @@ def resolve(evidence: Evidence, path: str) -> Any:
             return getattr(evidence.interval("/".join(rest[:-1])), rest[-1])
         if kind == "table":
             return evidence.tables[rest[0]][rest[2]].iloc[int(rest[1])]
+        if kind == "value":
+            return _at(evidence, "/".join(rest))
     except (KeyError, IndexError, AttributeError, ValueError) as error:
         raise EvidenceError(f"{evidence!r} has nothing at {path!r}") from error
-    raise EvidenceError(f"{path!r} is no path: it begins with interval/ or table/")
+    raise EvidenceError(f"{path!r} is no path: it begins with interval/, table/ or value/")
+
+
+def value_path(**coordinates: Any) -> str:
+    """Return the path of one element of a value.
+
+    Coordinates are percent-encoded, since an id may hold any of the characters that divide a path.
+
+    Parameters
+    ----------
+    **coordinates
+        Dimension -> coordinate (along a dimension without coordinates: the index).
+    """
+    named = (f"{dim}={quote(str(at), safe='')}" for dim, at in coordinates.items())
+    return f"value/{','.join(named)}"
+
+
+def _at(evidence: Evidence, coordinates: str) -> Any:
+    """The element of the value at coordinates that name every dimension once.
+
+    Raises
+    ------
+    KeyError, ValueError
+        If a dimension is missing, unknown or named twice, or a coordinate is not there.
+    """
+    value = evidence.value
+    parts = [part.split("=") for part in coordinates.split(",")]
+    asked = {dim: unquote(at) for dim, at in parts}
+    if len(asked) != len(parts) or set(asked) != {str(dim) for dim in value.dims}:
+        raise KeyError(coordinates)
+    # Compared as texts: a path does not say whether 3 is a number or a label.
+    index = tuple(
+        [str(c) for c in value[dim].values.tolist()].index(asked[str(dim)]) for dim in value.dims
+    )
+    return value.values[index]
 
 
 def shown(value: Any, form: str) -> str:
     """Format a number as the page shows it; a NaN as a dash."""
-    if isinstance(value, float) and math.isnan(value):
+    if isinstance(value, (float, np.floating)) and math.isnan(value):
         return NONE
     return format(value, form)
 

@@ -1,21 +1,32 @@
-"""Evidence to one self-contained HTML page: opens from a file, no network, no script."""
+"""Evidence to one self-contained HTML page: opens from a file, no network, nothing loaded."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
-from jinja2 import Environment
+from jinja2 import Environment, Template
 from markupsafe import Markup
 
 from reward_lens.data import Pairs
 from reward_lens.evidence import Evidence
-from reward_lens.evidence.receipt import lines as receipt_lines
+from reward_lens.report.browser_data import BrowserData, Budgets, as_json, browser_data
 from reward_lens.report.numbers import Numbers
-from reward_lens.report.sections import Section, build_sections, summary
+from reward_lens.report.parts import Cell, Section
+from reward_lens.report.receipts import Receipts
+from reward_lens.report.sections import build_sections, summary
+
+#: The section that the pair browser stands in.
+PAIRS = "pairs"
+#: What of a line of the script only a person needs: its indent, and a comment that fills it.
+_MARGIN = re.compile(r"^\s*(//.*\n)?", re.MULTILINE)
+#: Of a page with its pairs, less their search and links: 500 kB can be sent round by mail. What the
+#: rest of the page takes is not there for pairs.
+MOST_BYTES = 490_000
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,10 @@ class Page:
         Name of the file with the evidence beside it.
     missing : mapping of str to str
         Instrument -> why it did not run.
+    sidecar : str
+        Name of the file beside it with all pairs that were scored; empty where there is none.
+    kind : str
+        What the page is, in a word or two.
     """
 
     title: str
@@ -42,42 +57,95 @@ class Page:
     evidence_file: str
     notes: Sequence[str] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    sidecar: str = ""
+    kind: str = "audit"
 
 
-def render(page: Page, evidence: Mapping[str, Evidence], shown: Pairs) -> str:
-    """Return the page.
+def render(page: Page, evidence: Mapping[str, Evidence], pairs: Pairs) -> str:
+    """Return the page of an audit.
 
     Parameters
     ----------
     evidence : mapping of str to Evidence
         By name, as :func:`~reward_lens.audit` returns it.
-    shown : Pairs
-        Whose texts are on the page.
+    pairs : Pairs
+        All that were scored; the texts of some of them are on the page.
+
+    Raises
+    ------
+    EvidenceError
+        If a pair was not scored.
     """
     number = Numbers(evidence)
-    sections: list[Section] = build_sections(evidence, shown, number, page.missing)
-    costs = [(name, e.provenance.cost_forwards) for name, e in evidence.items()]
+    return compose(
+        page,
+        evidence,
+        summary(evidence, number),
+        build_sections(evidence, number, page.missing),
+        lambda budgets: browser_data(evidence, pairs, sidecar=page.sidecar, budgets=budgets),
+    )
+
+
+def compose(
+    page: Page,
+    evidence: Mapping[str, Evidence],
+    answers: Sequence[tuple[str, Cell]],
+    sections: Sequence[Section],
+    browser: Callable[[Budgets], BrowserData] | None = None,
+) -> str:
+    """Return a page of any first screen, sections and pairs; the receipts are the evidence's.
+
+    Parameters
+    ----------
+    evidence : mapping of str to Evidence
+        Whose receipts and costs are printed, by name.
+    answers : sequence of (str, str or Markup)
+        Question and answer, for the first screen.
+    sections : sequence of Section
+        The one with the id :data:`PAIRS` gets the pair browser; it is added where it is missing.
+    browser : callable, optional
+        Makes what the pair browser shows from the budgets that the rest of the page leaves of
+        :data:`MOST_BYTES`; there is no browser without it.
+    """
+    data: BrowserData | None = None
+    if browser is not None:
+        rest = len(compose(page, evidence, answers, sections).encode())
+        data = browser(Budgets.within(MOST_BYTES - rest))
+    if data is not None and all(s.id != PAIRS for s in sections):
+        sections = [*sections, Section(PAIRS, "Pairs")]
+    return _template().render(
+        page=page,
+        css=_text("page.css"),
+        script=Markup(_MARGIN.sub("", _text("page.js"))),
+        browser_section=PAIRS,
+        summary=answers,
+        sections=sections,
+        browser_data="" if data is None else as_json(data),
+        embedded=set() if data is None else {pair["id"] for pair in data.pairs},
+        receipts=Receipts.of(evidence),
+        costs=[(name, f"{e.provenance.cost_forwards:.0f}") for name, e in evidence.items()],
+        forwards=sum(e.provenance.cost_forwards for e in evidence.values()),
+    )
+
+
+def _text(name: str) -> Markup:
+    """A file of this room, as it stands."""
+    return Markup(files(__package__).joinpath(name).read_text("utf-8"))
+
+
+@cache
+def _template() -> Template:
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    here = files(__package__)
-    template = environment.from_string(here.joinpath("page.html.j2").read_text("utf-8"))
-    values: dict[str, Any] = {
-        "title": page.title,
-        "facts": page.facts,
-        "notes": page.notes,
-        "command": page.command,
-        "evidence_file": page.evidence_file,
-        "css": Markup(here.joinpath("page.css").read_text("utf-8")),
-        "summary": summary(evidence, number),
-        "sections": sections,
-        "costs": costs,
-        "forwards": sum(cost for _, cost in costs),
-        "receipts": [(name, receipt_lines(e)) for name, e in evidence.items()],
-    }
-    return template.render(values)
+    return environment.from_string(_text("page.html.j2"))
 
 
-def write_page(path: Path, page: Page, evidence: Mapping[str, Evidence], shown: Pairs) -> None:
-    """Write the page; it appears whole or not at all."""
+def write_page(path: Path, page: Page, evidence: Mapping[str, Evidence], pairs: Pairs) -> None:
+    """Write the page of an audit; it appears whole or not at all."""
+    write_whole(path, render(page, evidence, pairs))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file that appears whole or not at all."""
     partial = path.with_name(path.name + ".part")
-    partial.write_text(render(page, evidence, shown), encoding="utf-8")
+    partial.write_text(text, encoding="utf-8")
     partial.replace(path)

@@ -19,25 +19,6 @@ MEAN_INTERVALS = "95 % intervals (cluster-t over lineages)"
 
 
 @dataclass(frozen=True)
-class Slider:
-    """A depth that a reader moves along the curves of a figure.
-
-    Attributes
-    ----------
-    title : str
-        What is moved.
-    most : int
-        The last depth; the first is 0.
-    table : str
-        Id of the table whose rows say what there is at a depth.
-    """
-
-    title: str
-    most: int
-    table: str
-
-
-@dataclass(frozen=True)
 class Figure:
     """A drawing, what it shows, and how it was measured.
 
@@ -48,25 +29,36 @@ class Figure:
         ``labels`` as :func:`labels` makes them.
     names : tuple of str
         What the evidence is called that it shows; their receipts are linked.
-    slider : Slider, optional
     """
 
     svg: Markup
     caption: str
     labels: str
     names: tuple[str, ...] = ()
-    slider: Slider | None = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that can be folded."""
+    """A table that can be folded.
+
+    Attributes
+    ----------
+    title : str
+    head : list of str
+    rows : list of list
+    open : bool
+        Whether it is unfolded at first.
+    slider : bool
+        Whether a reader moves along its steps, and with them along the curves of the figure before
+        it. The columns are then a group (a line of the figure), the step, and what is known there.
+        At most one table of a page.
+    """
 
     title: str
     head: list[str]
     rows: list[list[Cell]]
     open: bool = False
-    id: str = ""
+    slider: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,15 +85,6 @@ class Part:
 
 
 @dataclass(frozen=True)
-class TokenMap:
-    """One way to shade tokens: what it is called, and the value of full shade."""
-
-    key: str
-    title: str
-    full: str
-
-
-@dataclass(frozen=True)
 class Section:
     """One section of the page."""
 
@@ -112,8 +95,6 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     labels: str = ""
     parts: list[Part] = field(default_factory=list)
-    pairs: list[dict[str, Any]] = field(default_factory=list)
-    maps: list[TokenMap] = field(default_factory=list)
 
 
 def labels(e: Evidence, *, units: str = "", n: str = "", intervals: str = "no intervals") -> str:

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 from markupsafe import Markup
 
-from reward_lens.data import Pairs
 from reward_lens.evidence import Evidence
 from reward_lens.report import figures
 from reward_lens.report.accuracy import accuracy_parts
@@ -21,7 +20,6 @@ from reward_lens.report.parts import (
     Cell,
     Figure,
     Section,
-    Slider,
     Table,
     because,
     interval,
@@ -33,7 +31,7 @@ from reward_lens.report.summary import summary
 
 
 def build_sections(
-    evidence: Mapping[str, Evidence], shown: Pairs, number: Numbers, missing: Mapping[str, str]
+    evidence: Mapping[str, Evidence], number: Numbers, missing: Mapping[str, str]
 ) -> list[Section]:
     """Every section whose evidence is there, in reading order; then what did not run."""
     found = [
@@ -48,8 +46,7 @@ def build_sections(
     found += [section] if (section := causes(evidence, number)) is not None else []
     if "batch_effect" in evidence:
         found.append(_batch_effect(evidence["batch_effect"], number))
-    if "token_map" in evidence or "source_attribution" in evidence:
-        found.append(pair_section(evidence, shown, number))
+    found.append(pair_section(evidence, number))
     found += [section] if (section := standings_section(evidence)) is not None else []
     if missing:
         rows: list[list[Cell]] = [[k, v] for k, v in missing.items()]
@@ -189,12 +186,11 @@ def _lens(e: Evidence, number: Numbers) -> Section:
         [Figure(figures.curves(lines, "depth (layers)", "mean margin (reward)",
                                "Mean margin by depth under both readings"),
                 "Mean margin by depth, bands are 95 % intervals. Solid: norm frozen; dashed: "
-                "norm applied.", labels(e, intervals=MEAN_INTERVALS), ("lens",),
-                Slider("Depth", e.value.sizes["depth"] - 1, "curve"))],
+                "norm applied.", labels(e, intervals=MEAN_INTERVALS), ("lens",))],
         [Table("Crossings of half the final margin", summary_head, rows, open=True),
          Table("The curve in numbers", ["reading", "depth", "mean margin", "low", "high",
                                         "median share", "share with final sign"], curve_rows,
-               id="curve")],
+               slider=True)],
     )  # fmt: skip
 
 

@@ -1,0 +1,387 @@
+// Folds, depth sliders and the pair browser. All else of the page stands without this script, which
+// loads nothing. The template puts it into a strict block of its own, so that no name is global.
+// What users wrote reaches the page as text nodes only.
+
+const find = (id) => document.getElementById(id);
+
+function filled(made, attributes, inside) {
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...inside);
+  return made;
+}
+const make = (tag, attributes, ...inside) => filled(document.createElement(tag), attributes, inside);
+const draw = (tag, attributes, ...inside) =>
+  filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, inside);
+
+// ---- Folds and links -----------------------------------------------------------------------------
+
+const foldAll = (open) => document.querySelectorAll("details").forEach((d) => (d.open = open));
+
+function reveal(target) {
+  const own = target.querySelector(":scope > details");
+  if (own) own.open = true;
+  for (let d = target.closest("details"); d; d = d.parentElement.closest("details")) d.open = true;
+  target.scrollIntoView();
+}
+
+// What is folded cannot be read on paper. What the reader had closed is closed again afterwards.
+let closed = [];
+addEventListener("beforeprint", () => {
+  closed = document.querySelectorAll("details:not([open])");
+  foldAll(true);
+});
+addEventListener("afterprint", () => closed.forEach((d) => (d.open = false)));
+
+function follow() {
+  const hash = location.hash.slice(1);
+  if (hash.startsWith("pair=")) browser?.open(decoded(hash.slice(5)));
+  else if (hash && find(decoded(hash))) reveal(find(decoded(hash)));
+}
+
+function decoded(text) {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text; // no percent-encoding: taken as it stands
+  }
+}
+
+// ---- Numbers -------------------------------------------------------------------------------------
+
+// What Python's format(x, ".{digits}g") writes: the page and the evidence show the same digits.
+function general(x, digits) {
+  if (x === null) return "–";
+  if (x === 0) return Object.is(x, -0) ? "-0" : "0";
+  const strip = (s) => (s.includes(".") ? s.replace(/\.?0+$/, "") : s);
+  const [mantissa, power] = x.toExponential(digits - 1).split("e");
+  if (power >= -4 && power < digits) return strip(x.toFixed(digits - 1 - power));
+  return `${strip(mantissa)}e${power[0]}${power.slice(1).padStart(2, "0")}`;
+}
+
+// A number that says which place of which evidence it is from.
+const traced = (path, place, text) =>
+  make("data", { value: path.replace(/\{(\w+)\}/g, (_, name) => place[name]) }, text);
+
+// ---- Depth: one state, moved by any slider -------------------------------------------------------
+
+let depth = Infinity;
+const watchers = new Set();
+
+function slider(input, last, word, show) {
+  const watch = () => {
+    const at = Math.min(depth, last);
+    input.value = at;
+    input.setAttribute("aria-valuetext", `${word} ${at} of ${last}`);
+    show(at);
+  };
+  input.max = last;
+  input.oninput = () => {
+    depth = Number(input.value);
+    watchers.forEach((w) => w());
+  };
+  watchers.add(watch);
+  watch();
+  return watch;
+}
+
+// The lines of a drawing become faint, and what comes back draws them strong up to a depth. Points
+// are found by their place, since a line may have gaps.
+function traceable(svg) {
+  const lines = [...svg.querySelectorAll("polyline.line")].map((line) => {
+    const points = line.getAttribute("points").split(" ").map((p) => p.split(",").map(Number));
+    const strong = line.cloneNode();
+    const dot = draw("circle", { class: `now ${line.classList[1]}`, r: 5 });
+    line.classList.add("later");
+    line.after(strong);
+    return { points, strong, dot };
+  });
+  const places = [...new Set(lines.flatMap((l) => l.points.map((p) => p[0])))].sort((a, b) => a - b);
+  const marker = draw("line", { class: "marker", y1: 12, y2: svg.viewBox.baseVal.height - 50 });
+  svg.append(marker, ...lines.map((l) => l.dot));
+  return (at) => {
+    const x = places[Math.min(at, places.length - 1)];
+    marker.setAttribute("x1", x);
+    marker.setAttribute("x2", x);
+    for (const { points, strong, dot } of lines) {
+      const early = points.filter((p) => p[0] <= x);
+      strong.setAttribute("points", early.join(" "));
+      dot.setAttribute("cx", early.at(-1)?.[0] ?? -9);
+      dot.setAttribute("cy", early.at(-1)?.[1] ?? -9);
+    }
+  };
+}
+
+// A slider under a figure reads its numbers off the table beside it: group, step, then values.
+function figureSlider(box) {
+  const table = box.parentElement.querySelector(":scope > details[data-steps] table");
+  const [group, word, ...titles] = [...table.tHead.rows[0].cells].map((c) => c.textContent);
+  const steps = new Map();
+  for (const { cells } of table.tBodies[0].rows) {
+    const step = cells[1].textContent;
+    steps.set(step, [...(steps.get(step) ?? []), [...cells]]);
+  }
+  const names = [...steps.keys()];
+  const move = traceable(box.previousElementSibling.querySelector("svg"));
+  const before = { low: " (95 % interval ", high: " to " };
+  slider(box.querySelector("input"), names.length - 1, word, (at) => {
+    const lines = steps.get(names[at]).map(([name, , ...values]) => {
+      const line = make("span", {}, `${group} ${name.textContent}`);
+      values.forEach((cell, k) => {
+        line.append(before[titles[k]] ?? `, ${titles[k]} `, ...cell.cloneNode(true).childNodes);
+        if (titles[k] === "high") line.append(")");
+      });
+      return line;
+    });
+    box.querySelector("output").replaceChildren(`${word} ${names[at]} of ${names.at(-1)}`, ...lines);
+    move(at);
+  });
+  box.hidden = false;
+}
+
+// ---- The pair browser ----------------------------------------------------------------------------
+
+function pairBrowser(data) {
+  const ROWS = 25; // drawn at a time: a list of hundreds is slow
+  const [list, more, count, detail] = ["pair-list", "pair-more", "pair-count", "pair-detail"].map(find);
+  const [search, sort, subset] = ["pair-search", "pair-sort", "pair-subset"].map(find);
+  let matching = [], pair = null, kind = null, asked = data.maps[0]?.key, unhear = null;
+
+  const tag = (p) => make("span", { class: "tag" }, p.subset || "no subset");
+  const numbers = (p) =>
+    data.columns.map((c) =>
+      make("span", { class: "number" }, c.title, " ", traced(c.path, p, p.n[c.key]), " ", c.unit));
+
+  function filter() {
+    const words = search.value.trim().toLowerCase();
+    const { by, abs, down } = data.sorts.find((s) => s.key === sort.value);
+    const value = (p) => (by in p.r ? (abs && p.r[by] !== null ? Math.abs(p.r[by]) : p.r[by]) : p[by]);
+    const has = (p) => [p.id, p.subset, ...Object.values(p.t).map((t) => t[0])].some(
+      (text) => text.toLowerCase().includes(words));
+    matching = data.pairs.filter((p) => [p.subset, null].includes(kind) && has(p));
+    matching.sort((p, q) => {
+      const [a, b] = [value(p), value(q)];
+      if (a === null || b === null) return (a === null) - (b === null); // unknown: last
+      return (a < b ? -1 : a > b ? 1 : 0) * (down ? -1 : 1);
+    });
+    list.replaceChildren();
+    extend();
+    const all = data.pairs.length, others = data.total - all;
+    const where = data.sidecar ? `in ${data.sidecar}, which this page does not read` : "not on this page";
+    count.textContent =
+      `${matching.length || "None"} of ${all} ${others ? "embedded pairs" : "pairs"} match` +
+      (others ? `; ${others.toLocaleString("en")} more were scored and are ${where}.` : ".");
+  }
+
+  function extend() {
+    const drawn = list.children.length;
+    for (const p of matching.slice(drawn, drawn + ROWS)) {
+      const row = make("button", { type: "button" }, p.id, " ", tag(p), ...numbers(p));
+      row.pair = p;
+      row.onclick = () => go(p);
+      list.append(make("li", {}, row));
+    }
+    const left = matching.length - list.children.length;
+    more.hidden = !left;
+    more.textContent = `Show ${Math.min(left, ROWS)} more of ${left}`;
+    mark();
+  }
+
+  function mark() {
+    for (const row of list.querySelectorAll("button"))
+      if (row.pair === pair) row.setAttribute("aria-current", "true");
+      else row.removeAttribute("aria-current");
+  }
+
+  // By the address, so that a pair can be linked to and the way back leads to the one before.
+  function go(p) {
+    const hash = `#pair=${encodeURIComponent(p.id)}`;
+    if (location.hash === hash) follow();
+    else location.hash = hash;
+  }
+
+  function open(id) {
+    const found = data.pairs.find((p) => p.id === id);
+    if (!found) {
+      count.textContent = `The pair ${id} is not among the ${data.pairs.length} on this page.`;
+      return reveal(find("browser"));
+    }
+    select(found);
+    reveal(detail);
+    detail.focus({ preventScroll: true });
+  }
+
+  function select(p) {
+    pair = p;
+    mark();
+    find("pair-title").replaceChildren(p.id, " ", tag(p));
+    find("pair-numbers").replaceChildren(...numbers(p));
+    const sides = Object.values(p.m ?? {});
+    for (const r of radios) r.disabled = Boolean(r.value) && !sides.some((s) => s.v[r.value]);
+    find("pair-maps").hidden = !sides.length;
+    texts();
+    curve();
+  }
+
+  // ---- Texts and tokens
+
+  function text([written, left]) {
+    const said = `[${left.toLocaleString("en")} characters are left out]`;
+    return make("p", { class: "text" }, written, ...(left ? [make("span", { class: "left-out" }, said)] : []));
+  }
+
+  function texts() {
+    // The shading that was asked for or, where this pair does not have it, the first that it has.
+    const usable = radios.filter((r) => !r.disabled);
+    const radio = usable.find((r) => r.value === asked) ?? usable[0];
+    radio.checked = true;
+    const map = data.maps.find((m) => m.key === radio.value);
+    const { prompt } = pair.t;
+    find("pair-key").hidden = find("token-readout").hidden = !map;
+    find("token-readout").textContent = "Point at a token, or go left and right, to read its values.";
+    if (map)
+      find("map-note").textContent =
+        `Shown: ${map.title}; full shade ${map.full} ${map.unit}, one scale for all texts. ${map.note} ${map.labels}`;
+    find("pair-prompt").replaceChildren(...(map || !prompt?.[0] ? [] : [make("h4", {}, "prompt"), text(prompt)]));
+    find("pair-sides").replaceChildren(...data.sides.map((s) =>
+      make("div", {},
+        make("h4", {}, s.title, ...(s.score ? [", score ", traced(s.score, pair, pair.s[s.key])] : [])),
+        map && pair.m[s.key] ? tokens(pair.m[s.key], map.key, s) : text(pair.t[s.key]))));
+  }
+
+  function tokens(side, key, { key: name, title }) {
+    const spans = side.tokens.map((token, k) => {
+      const v = side.v[key]?.[k] ?? 0;
+      const kinds = [v > 0 ? "up" : v < 0 ? "down" : "", k < side.start || k >= side.end ? "context" : "",
+        k === side.read ? "read" : ""];
+      const span = make("i", { class: kinds.join(" "), role: "option", id: `token-${name}-${k}`,
+        style: `--shade:${Math.min(Math.abs(v), 1000) * 0.045}%` }, token.replaceAll("\n", "⏎\n"));
+      if (k === side.read) span.append(make("b", {}, "read here"));
+      return span;
+    });
+    const box = make("div", { class: "tokens", tabindex: 0, role: "listbox", "aria-orientation": "horizontal",
+      "aria-label": `Tokens of the ${title} side` }, ...spans);
+    let at = -1;
+    const point = (k) => {
+      if (!spans[k] || k === at) return;
+      spans[at]?.removeAttribute("aria-selected");
+      spans[k].setAttribute("aria-selected", "true");
+      box.setAttribute("aria-activedescendant", spans[k].id);
+      at = k;
+      const values = data.maps.filter((m) => side.v[m.key]).map((m) => {
+        const v = side.v[m.key][k];
+        const size = general((Math.abs(v) * m.full) / 1000, 2);
+        return `${m.title} ${v === null ? "–" : `${v < 0 ? "−" : "+"}${size} ${m.unit}`}`;
+      });
+      find("token-readout").textContent =
+        `${title}, token ${k + 1} of ${spans.length} “${side.tokens[k]}”` +
+        `${k === side.read ? ", read here" : ""}: ${values.join("; ")}`;
+    };
+    box.onmouseover = box.onclick = (event) => point(spans.indexOf(event.target.closest("i")));
+    box.onfocus = () => at < 0 && point(side.read ?? 0);
+    box.onkeydown = (event) => {
+      const to = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: spans.length - 1 }[event.key];
+      if (to === undefined) return;
+      event.preventDefault();
+      point(to);
+      spans[at].scrollIntoView({ block: "nearest" });
+    };
+    return box;
+  }
+
+  // ---- The margin of one pair by depth
+
+  function curve() {
+    watchers.delete(unhear);
+    find("pair-curve").hidden = !(data.curves && pair.c);
+    if (find("pair-curve").hidden) return;
+    const { readings, depths, unit, path, labels } = data.curves;
+    const p = pair, svg = plot(readings.map((r) => p.c[r]), readings, unit);
+    find("pair-plot").replaceChildren(svg);
+    find("curve-labels").textContent = labels;
+    const move = traceable(svg);
+    unhear = slider(find("pair-depth"), depths - 1, "depth", (d) => {
+      move(d);
+      find("pair-depth-readout").replaceChildren(`depth ${d} of ${depths - 1}`, ...readings.map((r) =>
+        make("span", {}, `${r}: margin `,
+          traced(path, { r, d, id: encodeURIComponent(p.id) }, general(p.c[r][d], 3)), ` ${unit}`)));
+    });
+  }
+
+  function plot(lines, names, unit) {
+    const [width, height, left, right, top, bottom] = [640, 240, 80, 14, 12, 50]; // as the other figures
+    const values = lines.flat().filter((v) => v !== null).concat(0);
+    const [least, most, last] = [Math.min(...values), Math.max(...values), lines[0].length - 1];
+    const room = 0.06 * (most - least) || 1, low = least - room, high = most + room;
+    const x = (d) => (left + (d / (last || 1)) * (width - left - right)).toFixed(1);
+    const y = (v) => (height - bottom - ((v - low) / (high - low)) * (height - top - bottom)).toFixed(1);
+    const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Margin of this pair by depth" });
+    const write = (at, said) => svg.append(draw("text", at, said));
+    const size = 10 ** Math.floor(Math.log10((high - low) / 4));
+    const step = size * [1, 2, 5, 10].find((s) => s * size >= (high - low) / 4);
+    for (let k = Math.ceil(low / step); k * step <= high; k++) {
+      const at = y(k * step);
+      svg.append(draw("line", { class: k ? "grid" : "zero", x1: left, x2: width - right, y1: at, y2: at }));
+      write({ class: "tick", x: left - 6, y: +at + 4, "text-anchor": "end" }, general(k * step + 0, 3));
+    }
+    for (let d = 0; d <= last; d += Math.ceil(last / 7) || 1)
+      write({ class: "tick", x: x(d), y: height - bottom + 18, "text-anchor": "middle" }, d);
+    write({ class: "label", x: (width + left) / 2, y: height - 8, "text-anchor": "middle" }, "depth (layers)");
+    write({ class: "label", transform: `translate(14 ${(height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" },
+      `margin (${unit})`);
+    lines.forEach((line, k) => {
+      const points = line.flatMap((v, d) => (v === null ? [] : [`${x(d)},${y(v)}`])).join(" ");
+      const [x1, at] = [left + 12, top + 14 + 20 * k];
+      svg.append(draw("polyline", { class: `line s${k}`, points }),
+        draw("line", { class: `line s${k}`, x1, x2: x1 + 34, y1: at, y2: at }));
+      write({ class: "tick", x: x1 + 40, y: at + 4 }, names[k]);
+    });
+    return svg;
+  }
+
+  // ---- Beginning
+
+  const radios = [...data.maps, { key: "", title: "nothing: the plain texts" }].map((m) => {
+    const radio = make("input", { type: "radio", name: "map", value: m.key, id: `map-${m.key || "none"}` });
+    find("pair-maps").append(make("label", {}, radio, ` ${m.title}`));
+    radio.onchange = () => {
+      asked = m.key;
+      texts();
+    };
+    return radio;
+  });
+  find("pair-about").append(...(data.about ?? []).map((said) => make("p", {}, said)));
+  sort.append(...data.sorts.map((s) => make("option", { value: s.key }, s.title)));
+  const subsets = [...new Set(data.pairs.map((p) => p.subset))].sort();
+  const size = (s) => data.pairs.filter((p) => p.subset === s).length;
+  subset.append(make("option", {}, "all"), ...subsets.map((s) => make("option", {}, `${s || "no subset"} (${size(s)})`)));
+  subset.onchange = () => {
+    kind = [null, ...subsets][subset.selectedIndex];
+    filter();
+  };
+  search.oninput = sort.onchange = filter;
+  more.onclick = () => {
+    const next = list.children.length;
+    extend();
+    list.children[next].firstChild.focus();
+  };
+  find("pair-back").onclick = () => (list.querySelector("[aria-current]") ?? search).focus();
+  filter();
+  if (matching.length) select(matching[0]);
+  find("browser").hidden = false;
+  find("unscripted").hidden = true;
+  return { open };
+}
+
+document.querySelectorAll("[data-slider]").forEach(figureSlider);
+find("open-all").onclick = () => foldAll(true);
+find("close-all").onclick = () => foldAll(false);
+find("folds").hidden = false;
+const block = find("browser-data");
+const browser = block && pairBrowser(JSON.parse(block.textContent));
+addEventListener("hashchange", follow);
+document.addEventListener("click", (event) => {
+  const link = event.target.closest("a[href]");
+  if (link && link.hash === location.hash) follow(); // no change of the address, so none is heard
+});
+follow();
+performance.mark("page ready");

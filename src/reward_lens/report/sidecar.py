@@ -1,0 +1,48 @@
+"""The file beside a page that holds every pair that was scored; the page does not read it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from reward_lens.data import Pairs
+from reward_lens.data.writing import pair_row
+from reward_lens.errors import EvidenceError
+from reward_lens.evidence import Evidence
+
+
+def write_sidecar(path: Path, pairs: Pairs, preferred: Evidence) -> None:
+    """Write one row a pair, scores and texts; the file appears whole or not at all.
+
+    Parameters
+    ----------
+    path : Path
+        Of a JSONL file; :func:`~reward_lens.load_pairs` reads the pairs back from it.
+    pairs : Pairs
+    preferred : Evidence
+        Of :func:`~reward_lens.preference` on these pairs: gives ``margin``, ``score_chosen`` and
+        ``score_rejected`` of each row, in its own units.
+
+    Raises
+    ------
+    EvidenceError
+        If it was measured on other pairs.
+    """
+    table = preferred.tables["scores"]
+    if table["pair"].tolist() != pairs.ids:
+        raise EvidenceError(
+            f"{path}: the scores are of other pairs, or in another order; give the pairs that were "
+            f"scored"
+        )
+    columns = {"margin": "margin", "score_chosen": "chosen", "score_rejected": "rejected"}
+    numbers = {name: table[column].tolist() for name, column in columns.items()}
+    partial = path.with_name(path.name + ".part")
+    with partial.open("w", encoding="utf-8", newline="\n") as lines:
+        for k, pair in enumerate(pairs):
+            lines.write(_line(pair_row(pair), {name: v[k] for name, v in numbers.items()}))
+    partial.replace(path)
+
+
+def _line(row: dict[str, Any], numbers: dict[str, float]) -> str:
+    return json.dumps({**row, **numbers}, ensure_ascii=False) + "\n"
