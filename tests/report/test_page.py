@@ -46,8 +46,13 @@ class Spans(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         attrs = dict(attrs)
+        if tag == "tr":
+            self.row = attrs.get("data-of", "")
         if tag == "data":
-            name, _, rest = attrs["value"].partition("|")
+            value = attrs["value"]
+            if value.count("|") == 1:  # the rest of its path stands at its row
+                value = self.row + value
+            name, _, rest = value.partition("|")
             path, _, form = rest.rpartition("|")
             self.open = (name, path, form)
         for name in ("src", "href", "srcset", "action"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -13,6 +15,7 @@ from markupsafe import Markup
 from reward_lens.errors import EvidenceError
 from reward_lens.evidence import Evidence
 
+_TRACED = re.compile(r'<data value="([^"|]+\|table/[^"|/]+/[0-9]+/)')
 #: What a missing number looks like.
 NONE = "–"
 
@@ -84,6 +87,28 @@ def shown(value: Any, form: str) -> str:
     if isinstance(value, (float, np.floating)) and math.isnan(value):
         return NONE
     return format(value, form)
+
+
+def by_row(cells: Sequence[object]) -> tuple[str, list[object]]:
+    """Take what the numbers of a table's row have in common out of them.
+
+    A page has thousands of numbers, and those of a row are mostly from one row of one table.
+
+    Returns
+    -------
+    base : str
+        ``NAME|table/TABLE/ROW/`` where at least two numbers begin so; else empty.
+    cells : list
+        The cells, with ``COLUMN|FORM`` left in those numbers.
+    """
+    said = [m[1] for cell in cells for m in _TRACED.finditer(str(cell))]
+    base, count = Counter(said).most_common(1)[0] if said else ("", 0)
+    if count < 2:
+        return "", list(cells)
+    long, short = f'<data value="{base}', '<data value="'
+    return str(Markup(base).unescape()), [
+        Markup(str(cell).replace(long, short)) if isinstance(cell, Markup) else cell for cell in cells
+    ]
 
 
 class Numbers:

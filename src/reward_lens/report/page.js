@@ -62,6 +62,11 @@ function general(x, digits) {
 const traced = (path, place, text) =>
   make("data", { value: path.replace(/\{(\w+)\}/g, (_, name) => place[name]) }, text);
 
+// What the numbers of a row have in common stands once at the row, which keeps the file small.
+for (const row of document.querySelectorAll("tr[data-of]"))
+  for (const number of row.querySelectorAll("data"))
+    if (!/^[^|]*\|[^|]*\|/.test(number.value)) number.value = row.dataset.of + number.value;
+
 // ---- Depth: one state, moved by any slider -------------------------------------------------------
 
 let depth = Infinity;

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from reward_lens.data import Pairs
 from reward_lens.evidence import Evidence
 from reward_lens.report.browser_data import BrowserData, Budgets, as_json, browser_data
-from reward_lens.report.numbers import Numbers
+from reward_lens.report.numbers import Numbers, by_row
 from reward_lens.report.parts import Cell, Section
 from reward_lens.report.receipts import Receipts
 from reward_lens.report.sections import build_sections, summary
@@ -122,6 +122,7 @@ def compose(
         sections=sections,
         browser_data="" if data is None else as_json(data),
         embedded=set() if data is None else {pair["id"] for pair in data.pairs},
+        by_row=by_row,
         receipts=Receipts.of(evidence),
         costs=[(name, f"{e.provenance.cost_forwards:.0f}") for name, e in evidence.items()],
         forwards=sum(e.provenance.cost_forwards for e in evidence.values()),
