@@ -120,7 +120,7 @@ def test_the_causal_sample_can_be_named(signal):
     found = rl.audit(signal, MANY, sample=20, causal_sample=6)
     assert found["patch_grid"].value.sizes["pair"] == 6
     assert found["path_effects"].value.sizes["pair"] == 3
-    with pytest.raises(DataError, match="causal_sample=0: patch at least one pair"):
+    with pytest.raises(DataError, match="causal_sample=0: give a whole number, 1 or more"):
         rl.audit(signal, MANY, causal_sample=0)
 
 
@@ -241,3 +241,31 @@ def test_a_ready_direction_is_a_concept(signal):
     assert found["concept_dose_response"].tables["concept"]["method"].iloc[0] == "given"
     with pytest.raises(TokenizeError, match="the concept: "):
         rl.audit(signal, PAIRS, concept=[("q" * 300, "r", "s"), ("q", "r", "s")])
+
+
+def test_a_name_that_is_not_there_is_answered_with_what_is(audit):
+    with pytest.raises(KeyError, match="no evidence is called 'len'; did you mean lens"):
+        audit["len"]
+    with pytest.raises(KeyError, match="There are conformance, preference"):
+        audit["zzz"]
+    without = dataclasses.replace(audit, evidence={}, missing={"lens": "it broke"})
+    with pytest.raises(KeyError, match="lens failed in this audit: it broke"):
+        without["lens"]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("some/path", r"not a path: pass load_signal\('some/path'\)"),
+        (object(), "object is no signal"),
+    ],
+)
+def test_what_is_no_signal_is_refused(given, said):
+    with pytest.raises(DataError, match=said):
+        rl.audit(given, MANY)
+
+
+def test_one_pair_is_one_pair(audit):
+    one = dataclasses.replace(audit, pairs=audit.pairs[:1])
+    assert ", 1 pair, " in repr(one)
+    assert ", 160 pairs, " in repr(audit)

@@ -133,7 +133,7 @@ def test_other_options_are_other_measurements(signal, store, first, changes, kep
     [("dtype", "x"), ("device", "x"), ("kernel", "x"), ("versions", {"reward-lens": "0"})],
 )
 def test_other_code_and_another_machine_are_other_measurements(signal, store, first, fact, other):
-    data = as_pairs(MANY).sample(10, 0).fingerprint
+    data = as_pairs(MANY).sample(10, 0)
     call = Call(rl.lens, {"readout": "reward", "truncate": "error", "batch_tokens": 4096})
     lens = call.in_store(store, signal, data)
     assert lens == first[0]["lens"]
@@ -153,12 +153,12 @@ def test_what_was_measured_on_a_changed_signal_is_not_the_signals_own(signal, tm
         for name, call in calls.items():
             done = call.instrument(changed, pairs)
             store.append(done)
-            assert call.in_store(store, changed, pairs.fingerprint) == done, name
-            assert call.in_store(store, signal, pairs.fingerprint) is None, name
+            assert call.in_store(store, changed, pairs) == done, name
+            assert call.in_store(store, signal, pairs) is None, name
             own = call.instrument(signal, pairs)
             store.append(own)
-            assert call.in_store(store, signal, pairs.fingerprint) == own, name
-            assert call.in_store(store, changed, pairs.fingerprint) == done, name
+            assert call.in_store(store, signal, pairs) == own, name
+            assert call.in_store(store, changed, pairs) == done, name
 
 
 def test_the_same_instrument_with_fewer_edits_is_not_the_battery(signal, store, first):
@@ -174,7 +174,7 @@ def test_an_option_that_is_not_on_record_could_have_been_any(signal, store):
         """An instrument that does not record one of its options."""
 
     store.append(rl.lens(signal, MANY[:4]))
-    data = as_pairs(MANY[:4]).fingerprint
+    data = as_pairs(MANY[:4])
     assert Call(rl.lens, {"readout": "reward"}).in_store(store, signal, data) is not None
     assert Call(lens, {"readout": "reward"}).in_store(store, signal, data) is None
     assert Call(lens, {"readout": "reward"}, idle=("more",)).in_store(store, signal, data)
@@ -198,7 +198,7 @@ def test_biases_are_left_out_or_refused_by_number(signal):
     found = rl.audit(signal, MANY, **{**OPTIONS, "biases": 0})
     assert not {"bias_battery", "style_accuracy"} & set(found)
     assert found.passed
-    with pytest.raises(DataError, match="biases=-1: edit the responses of so many pairs"):
+    with pytest.raises(DataError, match="biases=-1: give a whole number, 0 or more"):
         rl.audit(signal, MANY, biases=-1)
 
 

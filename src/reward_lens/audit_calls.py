@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from reward_lens.data import Pairs
+from reward_lens.data.choices import Choices
 from reward_lens.evidence import Evidence, EvidenceStore
 from reward_lens.evidence.encoding import plain
 from reward_lens.signals import ClassifierRM
@@ -36,6 +38,8 @@ class Call:
         Whether it may be taken from a store. Not where what it was asked is not all on record.
     free : bool
         Whether it runs no forward. It is computed anew then, and nobody has to wait for it.
+    fits : callable
+        ``fits(evidence) -> bool``: what else evidence must show that has these options.
     """
 
     instrument: Callable[..., Evidence]
@@ -45,6 +49,7 @@ class Call:
     exchanges: int = 0
     kept: bool = True
     free: bool = False
+    fits: Callable[[Evidence], bool] = lambda evidence: True
 
     def asked(self) -> dict[str, Any]:
         """Every option by name, with the defaults of those that are not given."""
@@ -54,13 +59,16 @@ class Call:
         given = {**defaults, **self.options, **self.recorded}
         return {k: v for k, v in given.items() if k not in {*_NO_PARAMETER, *self.idle}}
 
-    def in_store(self, store: EvidenceStore, signal: ClassifierRM, data: str) -> Evidence | None:
+    def in_store(
+        self, store: EvidenceStore, signal: ClassifierRM, items: Pairs | Choices
+    ) -> Evidence | None:
         """The newest evidence of this very run: same subject, options, versions and machine.
 
         Parameters
         ----------
-        data : str
-            Fingerprint of the pairs.
+        items : Pairs or Choices
+            What it is asked of. Evidence of the same texts under other ids or in other subsets is
+            not of these.
 
         Returns
         -------
@@ -70,8 +78,9 @@ class Call:
         if self.free or not self.kept:
             return None
         name, readout = self.instrument.__name__, self.options["readout"]
-        found = store.find(instrument=name, signal=signal.fingerprint, data=data, readout=readout)
-        same = [e for e in found if self._is(e, signal)]
+        found = store.find(instrument=name, signal=signal.fingerprint, data=items.fingerprint,
+                           readout=readout)  # fmt: skip
+        same = [e for e in found if self._is(e, signal) and _names(e, items) and self.fits(e)]
         return _with_parents(same[-1], store) if same else None
 
     def _is(self, e: Evidence, signal: ClassifierRM) -> bool:
@@ -79,7 +88,8 @@ class Call:
 
         An option that is not on record could have been any, so that it never fits.
         """
-        subject = signal.subject(e.subject.data, signal.readout(e.subject.readout))
+        readout, position = signal.readout(e.subject.readout), self.options.get("position")
+        subject = signal.subject(e.subject.data, readout, position)
         done = signal.interventions
         if replace(e.subject, interventions=done) != subject:
             return False
@@ -91,6 +101,20 @@ class Call:
         if any(getattr(now, k) != getattr(then, k) for k in machine):
             return False
         return all(_recorded(k, v, e) for k, v in self.asked().items())
+
+
+def _names(e: Evidence, items: Pairs | Choices) -> bool:
+    """Whether evidence calls the items, and their subsets, as these are called."""
+    for dim in ("pair", "choice"):
+        if dim not in e.value.coords:
+            continue
+        if e.value[dim].values.tolist() != items.ids:
+            return False
+        if "subset" in e.value.coords and e.value["subset"].values.tolist() != list(items.subsets):
+            return False
+    # Of what has no value per pair, only pairs that were left out are named.
+    known = set(items.ids)
+    return all(known.issuperset(t["pair"]) for t in e.tables.values() if "pair" in t)
 
 
 def _recorded(name: str, value: Any, e: Evidence) -> bool:

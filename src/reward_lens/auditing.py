@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from reward_lens.audit_plan import BIASES, Job, Plan, scoring
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import CapabilityError, DataError, RewardLensError, TokenizeError
 from reward_lens.evidence import Evidence, EvidenceStore
+from reward_lens.evidence.arguments import checked_count
 from reward_lens.instruments import Concept
 from reward_lens.instruments.labelled import as_labelled
 from reward_lens.organisms.calibration import calibrate as make_scorecards
@@ -71,7 +74,10 @@ class Audit:
     resumed: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Evidence:
-        return self.evidence[name]
+        try:
+            return self.evidence[name]
+        except KeyError:
+            raise KeyError(self._no_such(name)) from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.evidence)
@@ -85,6 +91,15 @@ class Audit:
         from reward_lens.audit_repr import in_notebook
 
         return in_notebook(self)
+
+    def _no_such(self, name: str) -> str:
+        """Why there is no evidence of a name, and what there is."""
+        for what, why in (("failed", self.missing), ("is not offered", self.not_offered)):
+            if name in why:
+                return f"{name} {what} in this audit: {why[name]}"
+        near = difflib.get_close_matches(str(name), self.evidence, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        return f"no evidence is called {name!r}; {meant}There are {', '.join(self.evidence)}"
 
     @property
     def passed(self) -> bool:
@@ -163,21 +178,23 @@ def audit(
     Raises
     ------
     DataError
-        If no pair remains, a sample is below 1, a part names an id that is not among the pairs, the
-        concept cannot be read, or there is no store to calibrate into.
+        If the signal is none (a path, say), no pair remains, a sample is no whole number from 1, a
+        part names an id that is not among the pairs, the concept cannot be read, or there is no
+        store to calibrate into.
     TokenizeError
         If an item of the concept is too long.
     """
+    checked_signal(signal)
     told = reporter or watched()
     every = as_pairs(pairs)
     if parts is not None:
         parts = {name: part.ids for name, part in every.split(parts).items()}
     chosen = readout or signal.default_readout
     signal.readout(chosen)  # an unknown one is refused before any work
-    if causal_sample is not None and causal_sample < 1:
-        raise DataError(f"causal_sample={causal_sample}: patch at least one pair")
-    if biases < 0:
-        raise DataError(f"biases={biases}: edit the responses of so many pairs, or of none with 0")
+    sample, biases = checked_count("sample", sample, 1), checked_count("biases", biases, 0)
+    batch_tokens = checked_count("batch_tokens", batch_tokens, 1)
+    if causal_sample is not None:
+        causal_sample = checked_count("causal_sample", causal_sample, 1)
     if calibrate and store is None:
         raise DataError("calibrate=True keeps its scorecards in an evidence store: give a store")
     concept = _read_concept(signal, concept, truncate)
@@ -210,6 +227,24 @@ def audit(
     return replace(found, notes=tuple(notes), resumed=tuple(desk.resumed))
 
 
+def checked_signal(signal: Any) -> None:
+    """Refuse what is no signal, and say how to get one.
+
+    Raises
+    ------
+    DataError
+        Naming what was given.
+    """
+    if isinstance(signal, (str, PathLike)):
+        path = str(signal)
+        raise DataError(f"a signal is measured, not a path: pass load_signal({path!r})")
+    if not isinstance(signal, ClassifierRM):
+        raise DataError(
+            f"{type(signal).__name__} is no signal: pass what load_signal(path) or "
+            f"wrap_hf_model(model, tokenizer) gives"
+        )
+
+
 @dataclass
 class _Desk:
     """Where instruments are run, or taken from the store what an earlier run left there."""
@@ -222,7 +257,7 @@ class _Desk:
     def measure(self, name: str, call: Call, pairs: Pairs) -> Evidence:
         """Evidence of a call; appended to the store as soon as it is there."""
         if self.store is not None:
-            known = call.in_store(self.store, self.signal, pairs.fingerprint)
+            known = call.in_store(self.store, self.signal, pairs)
             if known is not None:
                 self.resumed.append(name)
                 return known

@@ -14,8 +14,9 @@ from reward_lens.audit_plan import STYLED
 from reward_lens.auditing import fitting_pairs
 from reward_lens.backbone.reading import RULES
 from reward_lens.data import Pairs, as_pairs
-from reward_lens.errors import CapabilityError, DataError, RewardLensError
+from reward_lens.errors import CapabilityError, RewardLensError
 from reward_lens.evidence import Evidence, EvidenceStore
+from reward_lens.evidence.arguments import checked_count
 from reward_lens.instruments import bias_battery, style_accuracy
 from reward_lens.instruments.bias_cases import chosen_edits
 from reward_lens.instruments.comparison import compare, comparison_parts
@@ -138,12 +139,11 @@ def compare_models(
     Raises
     ------
     DataError
-        If no pair remains, or ``biases`` is negative.
+        If no pair remains, or ``biases`` is no whole number from 0.
     CapabilityError, TokenizeError, NumericsError
         As :func:`~reward_lens.compare` does.
     """
-    if biases < 0:
-        raise DataError(f"biases={biases}: edit the responses of so many pairs, or of none with 0")
+    biases = checked_count("biases", biases, 0)
     given, left_out = as_pairs(pairs), dict[str, str]()
     for signal in (a, b):
         given, more = fitting_pairs(signal, given, truncate)
@@ -262,7 +262,7 @@ class _Desk:
 
     def _run(self, name: str, signal: ClassifierRM, pairs: Pairs, call: Call) -> Evidence:
         if self.store is not None:
-            known = call.in_store(self.store, signal, pairs.fingerprint)
+            known = call.in_store(self.store, signal, pairs)
             if known is not None:
                 self.resumed.append(name)
                 return known

@@ -10,6 +10,7 @@ from reward_lens.audit_plan import scoring
 from reward_lens.data import Pairs
 from reward_lens.data.choices import Choices
 from reward_lens.evidence import Evidence
+from reward_lens.evidence.arguments import checked_count
 from reward_lens.instruments.bias_cases import chosen_edits
 from reward_lens.instruments.patch_targets import grid_targets
 from reward_lens.instruments.paths import TOP
@@ -36,7 +37,7 @@ def call_of(
     """
     name, given = instrument.__name__, dict(options)
     if name == "preference":
-        return scoring(None, given)
+        return scoring(given.pop("parts", None), given)
     recorded: dict[str, Any] = {}
     if "positions" in given and name not in NOT_KEPT:
         recorded["positions"] = str(as_position(given["positions"]))
@@ -44,7 +45,7 @@ def call_of(
         recorded["layers"] = [given["layers"]]
     more: dict[str, Any] = {}
     if name == "path_effects":
-        more = _paths(given, recorded)
+        more = _paths(signal, given, recorded)
     elif name == "compare_views":
         more = {"idle": ("attribution", "grid")}
         recorded["components"] = _components(signal, given)
@@ -70,8 +71,8 @@ def call_of(
     )
 
 
-def data_of(call: Call, items: Pairs | Choices) -> str:
-    """Fingerprint of what a call measures on: of some instruments, a sample of what they are given.
+def data_of(call: Call, items: Pairs | Choices) -> Pairs | Choices:
+    """What a call measures on: of some instruments, a sample of what they are given.
 
     Parameters
     ----------
@@ -79,12 +80,12 @@ def data_of(call: Call, items: Pairs | Choices) -> str:
     items : Pairs or Choices
     """
     asked = call.asked()
-    most = asked.get("max_pairs")
-    if asked.get("max_responses") is not None:
-        most = max(1, asked["max_responses"] // 2)  # fewer than a pair has are refused by the run
-    if most is None or not isinstance(items, Pairs):
-        return items.fingerprint
-    return items.sample(most, asked["seed"]).fingerprint
+    if isinstance(items, Pairs):
+        for name, each in (("max_pairs", 1), ("max_responses", 2)):
+            if asked.get(name) is not None:
+                most = checked_count(name, asked[name], each) // each
+                return items.sample(most, asked["seed"])
+    return items
 
 
 def _exchanges(name: str, given: Mapping[str, Any]) -> int:
@@ -96,18 +97,21 @@ def _exchanges(name: str, given: Mapping[str, Any]) -> int:
     return 2 if given.get("direction", "both") == "both" and not given.get("ablation") else 1
 
 
-def _paths(given: Mapping[str, Any], recorded: dict[str, Any]) -> dict[str, Any]:
+def _paths(
+    signal: ClassifierRM, given: Mapping[str, Any], recorded: dict[str, Any]
+) -> dict[str, Any]:
     """Senders that are not named are the largest of a grid that the evidence rests on."""
     for name in ("senders", "receivers"):
         if isinstance(given.get(name), str):
             recorded[name] = [given[name]]
     if given.get("senders") is not None:
         return {"idle": ("top",)}
-    top = given.get("top", TOP)
+    top = checked_count("top", given.get("top", TOP), 1)
 
     def fits(evidence: Evidence) -> bool:
+        most = min(top, len(grid_targets(signal.trunk.anatomy, "component")))
         own = bool(evidence.provenance.parents)
-        return own and len(evidence.provenance.parameters["senders"]) == top
+        return own and len(evidence.provenance.parameters["senders"]) == most
 
     return {"idle": ("top", "senders"), "fits": fits}
 

@@ -270,6 +270,7 @@ def test_a_malformed_row_is_refused_with_file_line_and_field(tmp_path, row, mess
         ("p.jsonl", b"", "no rows"),
         ("p.json", b"[]", "no rows"),
         ("p.jsonl", b"{not json}\n", "line 1: not JSON"),
+        ("p.jsonl", b'{"prompt": "a\n', r"not JSON \(Invalid control character at column 14\)"),
         ("p.jsonl", b"[1]\n", "line 1: expected a JSON object, found a list"),
         ("p.jsonl", b'{"prompt": "\xff"}\n', "line 1: not UTF-8"),
         ("p.json", b'{"data": []}', "expected a list of objects"),

@@ -47,3 +47,8 @@ def test_one_fewer_would_not_pass():
     fewest = least_covered(60, 0.95)
     assert binomtest(fewest, 60, 0.95, "less").pvalue >= 0.01
     assert binomtest(fewest - 1, 60, 0.95, "less").pvalue < 0.01
+
+
+def test_what_else_can_be_given_is_said():
+    with pytest.raises(DataError, match=r"^n=None: give a whole number, 1 or more \(or so\)$"):
+        checked_count("n", None, 1, "or so")

@@ -228,3 +228,32 @@ def test_reports_refuse_other_evidence(signal):
     for report in (margin_distribution, reliability_curve, section_accuracy):
         with pytest.raises(EvidenceError, match=r"reads the evidence of preference, .* of lens"):
             report(ev)
+
+
+def test_a_subset_called_all_does_not_take_the_place_of_all_pairs(scored):
+    rows = [{"prompt": f"p{k}", "chosen": "a", "rejected": "b", "subset": s}
+            for k, s in enumerate(["all", "all", "z"])]  # fmt: skip
+    found = margin_distribution(rl.preference(scored([1.0, 2.0, 6.0, 0.0, 0.0, 0.0]), rows))
+    table = found.tables["summary"]
+    assert list(table["subset"]) == list(found.value["subset"]) == ["all", "subset=all", "z"]
+    assert list(table["pairs"]) == [3, 2, 1]
+    assert list(table["mean"]) == pytest.approx([3, 1.5, 6])
+    assert found.interval("margin").n == 3
+    assert found.interval("margin[subset=all]").n == 2
+
+
+def test_a_section_called_overall_does_not_take_the_place_of_the_overall_score(preferred):
+    with pytest.raises(DataError, match="a section is called 'overall'"):
+        section_accuracy(preferred[0], sections={"overall": ["math-prm"]})
+
+
+def test_a_subset_called_as_a_part_of_the_ties_formula_is_another(scored):
+    ties = [row("ref:0", "Ties", 1, 2), row("tied:0", "Ties", 2, 1)]
+    scores = [3.0, 0.0, 1.0, 3.0, 2.0, 0.0]
+    found = [
+        best_of_n(scored([*scores, 0.0, 1.0]), [*ties, row("x", subset, 1, 1)])
+        for subset in ("Focus", "preferred")
+    ]
+    one, other = (e.interval("best_of_n").estimate for e in found)
+    assert one == pytest.approx(found[0].interval("ties.score").estimate / 2)
+    assert other == one

@@ -370,7 +370,9 @@ def test_refusals(tiny, small):
         bias_battery(tiny, small, edits="bold")
     with pytest.raises(DataError, match=r"two edits have the label 'bold\.end'"):
         bias_battery(tiny, small, edits=["noise", *edits_named(["bold.end"]), "bold"])
-    with pytest.raises(DataError, match="a pair has two, so give at least 2"):
+    with pytest.raises(
+        DataError, match=r"max_responses=1: give a whole number, 2 or more \(a pair has two\)"
+    ):
         bias_battery(tiny, small, max_responses=1)
     with pytest.raises(DataError, match="do not say where the response begins"):
         bias_battery(tiny, [{"text_chosen": "a", "text_rejected": "b"}])

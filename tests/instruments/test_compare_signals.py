@@ -215,3 +215,19 @@ def test_options_a_grader_does_not_know_are_refused(llama):
     one, _, pairs = tables(llama, [1.0, 2.0], [1.0, 2.0])
     with pytest.raises(CapabilityError, match="position='last': the score of"):
         compare(llama, one, pairs, position="last")
+
+
+def test_a_subset_called_all_does_not_take_the_place_of_all_pairs(llama):
+    margins = np.r_[np.ones(6), -np.ones(12)]
+    one, other, pairs = tables(llama, np.ones(18), margins)
+    rows = [
+        {"prompt": p, "chosen": a, "rejected": b, **({} if k < 6 else {"subset": "z"})}
+        for k, (p, a, b) in enumerate(pairs)
+    ]
+    found = compare(one, other, rows, depth=False)
+    table = found.tables["agreement"]
+    assert list(table["group"]) == ["all", "subset=all", "z"]
+    assert list(table["pairs"]) == [18, 6, 12]
+    assert list(table["agreement"]) == pytest.approx([1 / 3, 1, 0])
+    assert found.interval("agreement").n == 18
+    assert found.interval("agreement[subset=all]").n == 6

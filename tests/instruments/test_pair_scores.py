@@ -133,3 +133,10 @@ def test_parts_are_on_record_by_what_is_in_them(signal):
     assert one == recorded({"test": ["2"], "train": ["1", "0"]})
     assert one["train"] != recorded({"train": ["0"]})["train"]
     assert recorded(None) is None
+
+
+def test_a_subset_is_called_as_it_is_brackets_and_all(signal):
+    rows = [{"prompt": p, "chosen": a, "rejected": b, "subset": s}
+            for (p, a, b), s in zip(PAIRS, ["[a]", "b]", "all"], strict=False)]  # fmt: skip
+    groups = rl.preference(signal, rows).tables["accuracy"]["group"]
+    assert list(groups) == ["all", "subset=[a]", "subset=b]", "subset=all"]

@@ -24,6 +24,7 @@ from reward_lens.data.formats import SUFFIXES, file_rows, saved_dataset_rows
 from reward_lens.data.items import Item, content_hash
 from reward_lens.data.pairs import Pair, Pairs
 from reward_lens.errors import DataError
+from reward_lens.evidence.arguments import checked_count
 
 # Field -> names under which it is found; two of them in one row are refused.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -192,8 +193,8 @@ def load_choices(
     DataError
         Naming file, line and field of what is wrong.
     """
-    if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise DataError(f"limit={limit!r}: ask for at least one row, or leave it out for all")
+    if limit is not None:
+        limit = checked_count("limit", limit, 1, "None for all rows")
     if not isinstance(source, (str, os.PathLike)):
         if split is not None:
             raise DataError(f"split={split!r} is for saved folders; leave it out")

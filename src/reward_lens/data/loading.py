@@ -11,6 +11,7 @@ from reward_lens.data.formats import SUFFIXES, file_rows, saved_dataset_rows
 from reward_lens.data.pairs import Pairs
 from reward_lens.data.rows import Columns, as_pairs, pairs_of_rows
 from reward_lens.errors import DataError, DownloadRefused
+from reward_lens.evidence.arguments import checked_count
 
 
 def load_pairs(
@@ -61,8 +62,8 @@ def load_pairs(
         For a hub id that is not cached.
     """
     columns = Columns(prompt, chosen, rejected, subset, id, lineage, None, transcripts)
-    if limit is not None and (not isinstance(limit, int) or limit < 1):
-        raise DataError(f"limit={limit!r}: ask for at least one row, or leave it out for all")
+    if limit is not None:
+        limit = checked_count("limit", limit, 1, "None for all rows")
     if not isinstance(source, (str, os.PathLike)):
         _refuse_options(type(source).__name__, split=split, revision=revision)
         if isinstance(source, Pairs) and columns != Columns():

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from reward_lens.data.fields import Message
 from reward_lens.data.items import Item, content_hash
 from reward_lens.errors import DataError
-from reward_lens.evidence.arguments import checked_seed
+from reward_lens.evidence.arguments import checked_count, checked_seed
 
 
 @dataclass(frozen=True)
@@ -164,13 +164,11 @@ class Pairs(Sequence[Pair]):
         Raises
         ------
         DataError
-            If ``n`` is below 1, or the seed no whole number from 0.
+            If ``n`` is no whole number from 1, or the seed none from 0.
         """
-        seed = checked_seed(seed)
+        n, seed = checked_count("n", n, 1), checked_seed(seed)
         if n >= len(self):
             return self
-        if n < 1:
-            raise DataError(f"a sample of {n} pairs is none")
         rng = np.random.default_rng(seed)
         if not stratify:
             return self.select(sorted(rng.choice(len(self), size=n, replace=False).tolist()))

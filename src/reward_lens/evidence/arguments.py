@@ -7,13 +7,15 @@ import numbers
 from reward_lens.errors import DataError
 
 
-def checked_count(name: str, value: object, least: int) -> int:
+def checked_count(name: str, value: object, least: int, why: str = "") -> int:
     """Return a whole number that is not below ``least``.
 
     Parameters
     ----------
     name : str
         Of the argument, for the error.
+    why : str
+        Why not less, or what else can be given; for the error.
 
     Raises
     ------
@@ -21,7 +23,8 @@ def checked_count(name: str, value: object, least: int) -> int:
         If it is no whole number (a bool is none), or below ``least``.
     """
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or value < least:
-        raise DataError(f"{name}={value!r}: give a whole number, {least} or more")
+        more = f" ({why})" if why else ""
+        raise DataError(f"{name}={value!r}: give a whole number, {least} or more{more}")
     return int(value)
 
 

@@ -181,9 +181,10 @@ def _overall(
     weights = {str(s): share for s in dict.fromkeys(group)}
     if joint is not None:
         value = np.concatenate([value, joint.rows["value"].to_numpy(dtype=np.float64)])
-        group = np.concatenate([group, joint.rows["part"].to_numpy(dtype=object)])
+        # Parts of the formula are no subsets, whatever a subset is called.
+        group = np.concatenate([group, "ties:" + joint.rows["part"].to_numpy(dtype=object)])
         lineage = np.concatenate([lineage, "ties:" + joint.rows["lineage"].to_numpy(dtype=object)])
-        weights |= {part: share * w for part, w in joint.weights.items()}
+        weights |= {f"ties:{part}": share * w for part, w in joint.weights.items()}
     overall = weighted_mean("best_of_n", value, group, weights, lineage)
     seen = {s.lower() for s in found}
     absent = [d for d in REWARDBENCH2_DOMAINS if d.lower() not in seen]

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from reward_lens.backbone import Encoded, Site
-from reward_lens.errors import DataError, NumericsError
+from reward_lens.errors import NumericsError
+from reward_lens.evidence.arguments import checked_count
 from reward_lens.evidence.clusters import lineage_codes
 from reward_lens.instruments.bias_cases import Cases
 from reward_lens.signals import ClassifierRM
@@ -237,9 +238,5 @@ def checked_heads(heads: int) -> int:
     ------
     DataError
     """
-    if heads < LEAST_HEADS:
-        raise DataError(
-            f"heads={heads}: a 95th percentile needs at least {LEAST_HEADS} random heads; more are "
-            f"cheap, since all read the same states"
-        )
-    return int(heads)
+    why = "a 95th percentile needs as many random heads; more are cheap: all read the same states"
+    return checked_count("heads", heads, LEAST_HEADS, why)

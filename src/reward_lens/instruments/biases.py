@@ -12,9 +12,9 @@ import xarray as xr
 
 from reward_lens.data import as_pairs
 from reward_lens.data.edits import Edit
-from reward_lens.errors import DataError, NumericsError
+from reward_lens.errors import NumericsError
 from reward_lens.evidence import Evidence, Interval, Tier, Units
-from reward_lens.evidence.arguments import checked_seed
+from reward_lens.evidence.arguments import checked_count, checked_seed
 from reward_lens.instruments.bias_cases import Cases, chosen_edits
 from reward_lens.instruments.bias_null import (
     Null,
@@ -129,7 +129,9 @@ def bias_battery(
     """
     seed = checked_seed(seed)
     given = as_pairs(pairs)
-    given = given if max_responses is None else given.sample(_pair_count(max_responses), seed)
+    if max_responses is not None:
+        max_responses = checked_count("max_responses", max_responses, 2, "a pair has two")
+        given = given.sample(max_responses // 2, seed)
     heads = checked_heads(heads)
     chosen, templated = chosen_edits(signal, edits)
     cases = Cases(given, chosen, templated, seed)
@@ -180,12 +182,6 @@ def bias_battery(
         uncertainty=tuple(found),
         tables=tables,
     )
-
-
-def _pair_count(max_responses: int) -> int:
-    if max_responses < 2:
-        raise DataError(f"max_responses={max_responses}: a pair has two, so give at least 2")
-    return max_responses // 2
 
 
 def _value(table: pd.DataFrame, found: Sequence[Interval], null: Null) -> xr.DataArray:

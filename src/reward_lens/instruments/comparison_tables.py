@@ -19,6 +19,7 @@ from reward_lens.evidence.intervals import accuracy
 from reward_lens.evidence.multiplicity import adjusted
 from reward_lens.evidence.paired import paired_accuracy
 from reward_lens.geometry.corpus import Corpus
+from reward_lens.instruments.derived import subset_name
 
 Floats = npt.NDArray[np.float64]
 
@@ -74,13 +75,14 @@ def agreement_rows(pairs: Pairs, margins: Margins) -> tuple[pd.DataFrame, list[I
     intervals : list of Interval
         ``agreement`` and ``accuracy_difference`` of all pairs, then those of each subset.
     """
-    groups = {ALL_PAIRS: np.ones(len(pairs), dtype=bool)}
+    # No mapping by name: a subset may be called as the row of all pairs is.
+    groups = [(ALL_PAIRS, "", np.ones(len(pairs), dtype=bool))]
     if len(pairs.subset_counts) > 1:
-        groups.update({s: pairs.subsets == s for s in pairs.subset_counts})
+        groups += [(subset_name(s, ALL_PAIRS), f"[subset={s}]", pairs.subsets == s)
+                   for s in pairs.subset_counts]  # fmt: skip
     rows: list[dict[str, object]] = []
     intervals: list[Interval] = []
-    for name, where in groups.items():
-        label = "" if name == ALL_PAIRS and not rows else f"[subset={name}]"
+    for name, label, where in groups:
         row, found = _agreement_row(name, label, pairs.lineages[where], margins, where)
         rows.append(row)
         intervals += found

@@ -33,6 +33,11 @@ def margins_of(preferred: Evidence, asked: str) -> tuple[Floats, Labels, Labels]
     )
 
 
+def subset_name(subset: str, total: str) -> str:
+    """What a subset's row is called beside one of all pairs; ``subset=…`` where both would be."""
+    return f"subset={subset}" if subset == total else subset
+
+
 def derived(
     preferred: Evidence,
     instrument: str,

@@ -14,7 +14,7 @@ from reward_lens.backbone import MEAN, Site, Target
 from reward_lens.data import as_pairs
 from reward_lens.errors import CapabilityError, DataError
 from reward_lens.evidence import Evidence, GaugeStatus, Tier
-from reward_lens.evidence.arguments import checked_seed
+from reward_lens.evidence.arguments import checked_count, checked_seed
 from reward_lens.instruments.concepts import Concept, fit_concept
 from reward_lens.instruments.dose_curves import random_units
 from reward_lens.instruments.dose_runs import DosePlan, run_doses
@@ -146,11 +146,15 @@ def concept_dose_response(
     require(signal, Capability.ACTIVATIONS | Capability.GRADIENTS, "concept_dose_response")
     refuse_replaced_stream(signal, "concept_dose_response")
     seed = checked_seed(seed)
+    if sample is not None:
+        sample = checked_count("sample", sample, 1, "None for all items")
     given = as_pairs(pairs)
     target = _target(signal, concept, layer, site)
     levels = _levels(doses)
-    if directions == 1 or directions < 0:
-        raise DataError(f"directions={directions}: a band takes at least two, and 0 leaves it out")
+    why = "a band takes at least two, and 0 leaves it out"
+    directions = checked_count("directions", directions, 0, why)
+    if directions == 1:
+        raise DataError(f"directions={directions}: {why}")
     sides = Sides.of(signal, given, position, truncate)
     tokens = _tokens(signal, sides, positions, target, truncate)
     chosen = signal.bound(readout, sides.encoded, batch_tokens)
@@ -276,8 +280,6 @@ def _response_tokens(signal: ClassifierRM, sides: Sides, truncate: str) -> list[
 
 def _sample(sample: int | None, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
     """The items that random directions are run on, in order."""
-    if sample is not None and sample < 1:
-        raise DataError(f"sample={sample}: give a number of items, or None for all")
     size = n if sample is None else min(sample, n)
     return np.sort(rng.choice(n, size, replace=False)).astype(np.int64)
 

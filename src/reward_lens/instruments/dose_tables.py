@@ -95,7 +95,7 @@ def _slope_table(by_group: dict[str, Interval], found: DoseScores, sides: Sides)
     return pd.DataFrame(
         [
             {
-                "group": name.removeprefix("slope").strip("[]") or "all",
+                "group": name.removeprefix("slope")[1:-1] or "all",
                 "items": i.n,
                 "lineages": i.clusters,
                 "slope": i.estimate,

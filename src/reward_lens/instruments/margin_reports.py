@@ -13,14 +13,16 @@ import pandas as pd
 import xarray as xr
 
 from reward_lens.data import Item, as_pairs
-from reward_lens.errors import DataError, EvidenceError
+from reward_lens.errors import EvidenceError
 from reward_lens.evidence import Evidence, Interval, Units
+from reward_lens.evidence.arguments import checked_count
 from reward_lens.evidence.intervals import cluster_t
 from reward_lens.evidence.reliability import bradley_terry_reliability
-from reward_lens.instruments.derived import Floats, derived, margins_of
+from reward_lens.instruments.derived import Floats, derived, margins_of, subset_name
 
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 _MOST_BINS = 60
+_ALL = "all"
 
 
 def margin_distribution(preferred: Evidence) -> Evidence:
@@ -34,7 +36,8 @@ def margin_distribution(preferred: Evidence) -> Evidence:
     Returns
     -------
     Evidence
-        Value float64 ``[subset, quantile]`` in reward units; the first subset is ``all``.
+        Value float64 ``[subset, quantile]`` in reward units; the first row is ``all`` pairs (a
+        subset of that name is ``subset=all``).
         Intervals: mean margin, ``margin`` and ``margin[subset=…]`` (cluster-t). Tables: ``summary``
         (per subset: pairs, lineages, mean with interval, median, median size, standard deviation,
         share right, ties) and ``histogram`` (per subset and bin, the same bins for all).
@@ -45,13 +48,12 @@ def margin_distribution(preferred: Evidence) -> Evidence:
         If it is evidence of another instrument.
     """
     margins, lineages, subsets = margins_of(preferred, "margin_distribution")
-    groups = {"all": np.ones(len(margins), dtype=bool)}
+    # No mapping by name: a subset may be called as the row of all pairs is.
+    groups = [(_ALL, "margin", np.ones(len(margins), dtype=bool))]
     if len(set(subsets)) > 1:
-        groups |= {str(s): subsets == s for s in dict.fromkeys(subsets)}
-    means = {
-        g: cluster_t("margin" if g == "all" else f"margin[subset={g}]", margins[at], lineages[at])
-        for g, at in groups.items()
-    }
+        groups += [(subset_name(s, _ALL), f"margin[subset={s}]", subsets == s)
+                   for s in map(str, dict.fromkeys(subsets))]  # fmt: skip
+    means = [cluster_t(name, margins[at], lineages[at]) for _, name, at in groups]
     edges = np.histogram_bin_edges(margins, "auto")
     if len(edges) > _MOST_BINS + 1:
         edges = np.histogram_bin_edges(margins, _MOST_BINS)
@@ -59,17 +61,22 @@ def margin_distribution(preferred: Evidence) -> Evidence:
         preferred,
         "margin_distribution",
         xr.DataArray(
-            np.stack([np.quantile(margins[at], QUANTILES) for at in groups.values()]),
+            np.stack([np.quantile(margins[at], QUANTILES) for _, _, at in groups]),
             dims=("subset", "quantile"),
-            coords={"subset": list(groups), "quantile": list(QUANTILES)},
+            coords={"subset": [g for g, _, _ in groups], "quantile": list(QUANTILES)},
             name="margin",
         ),
         units=Units.REWARD,
-        uncertainty=tuple(means.values()),
+        uncertainty=tuple(means),
         tables={
-            "summary": pd.DataFrame([_summary(g, margins[groups[g]], i) for g, i in means.items()]),
+            "summary": pd.DataFrame(
+                [
+                    _summary(g, margins[at], mean)
+                    for (g, _, at), mean in zip(groups, means, strict=True)
+                ]
+            ),
             "histogram": pd.concat(
-                [_histogram(g, margins[at], edges) for g, at in groups.items()], ignore_index=True
+                [_histogram(g, margins[at], edges) for g, _, at in groups], ignore_index=True
             ),
         },
     )
@@ -164,12 +171,13 @@ def worst_errors(preferred: Evidence, pairs: Any, count: int = 20) -> Evidence:
     Raises
     ------
     DataError
-        If ``count`` is below 1.
+        If ``count`` is no whole number from 1.
     EvidenceError
         If it is evidence of another instrument or of other pairs.
     """
     from scipy.special import expit
 
+    count = checked_count("count", count, 1)
     margins, _, subsets = margins_of(preferred, "worst_errors")
     given = as_pairs(pairs)
     if given.fingerprint != preferred.subject.data or given.ids != list(preferred.value["pair"]):
@@ -177,8 +185,6 @@ def worst_errors(preferred: Evidence, pairs: Any, count: int = 20) -> Evidence:
             "worst_errors: these are not the pairs (or not in the order) that the evidence was "
             "measured on; pass those"
         )
-    if count < 1:
-        raise DataError(f"count={count!r}: ask for at least one error")
     order = np.argsort(margins, kind="stable")
     worst = order[margins[order] < 0][:count]
     value = preferred.value

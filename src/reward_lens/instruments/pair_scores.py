@@ -53,9 +53,10 @@ def preference(
         Value float32 ``[side, pair]``: scores and margins in reward units. Intervals:
         ``accuracy`` and ``accuracy[subset=…]``, ``accuracy[part=…]`` (probability units, ties
         count half and are counted), ``length.correlation`` (score against log characters of the
-        response, ranks within the whole sample), ``length.whole_text`` (the same with the tokens of
-        the whole text, which a model can be sensitive to without preferring any length of answer)
-        and ``length.slope`` (reward per e-fold of the response's length within a prompt; NaN where
+        response, ranks within the whole sample), ``length.prompt`` (the same with the characters of
+        the prompt), ``length.whole_text`` (with the tokens that were read, prompt and template
+        included: a model can be sensitive to them without preferring any length of answer) and
+        ``length.slope`` (reward per e-fold of the response's length within a prompt; NaN where
         length varies within none). Tables: ``accuracy``, ``margins``
         (quantiles), ``scores``; where the native and the last read position differ, ``positions``
         with both accuracies; of a trunk in half precision ``head_ties``, the ties that its own head
@@ -81,6 +82,7 @@ def preference(
     ]
     # Rendered text and ids do not say where the response begins: no length, rather than another.
     lengths = np.array([len(i.response) if i.response else np.nan for i in items])
+    prompts = np.array([len(i.prompt_text) if i.response else np.nan for i in items])
     tables = {
         "accuracy": _accuracy_table(found),
         "margins": _quantiles(margins),
@@ -116,7 +118,7 @@ def preference(
         cost=float(len(items)),
         uncertainty=(
             *(i for _, i, _ in found),
-            *_length(given, flat, lengths),
+            *_length(given, flat, lengths, prompts),
             _whole_text(given, flat, scored.value["n_tokens"].values),
         ),
         tables=tables,
@@ -146,7 +148,7 @@ def _groups(
 def _accuracy_table(found: Sequence[tuple[str, Interval, int]]) -> pd.DataFrame:
     rows = [
         {
-            "group": name.removeprefix("accuracy").strip("[]") or "all",
+            "group": name.removeprefix("accuracy")[1:-1] or "all",
             "pairs": i.n,
             "lineages": i.clusters,
             "accuracy": i.estimate,
@@ -161,15 +163,17 @@ def _accuracy_table(found: Sequence[tuple[str, Interval, int]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _length(pairs: Pairs, scores: Floats, lengths: Floats) -> tuple[Interval, ...]:
-    """Score against log length: rank correlation over all, slope within a prompt."""
+def _length(pairs: Pairs, scores: Floats, lengths: Floats, prompts: Floats) -> tuple[Interval, ...]:
+    """Score against log length: rank correlations over all, slope within a prompt."""
     if np.isnan(lengths).any():
         reason = "rendered text and ids do not say where the response begins"
-        return tuple(no_length(f"length.{k}", len(pairs), reason) for k in ("correlation", "slope"))
+        names = ("correlation", "prompt", "slope")
+        return tuple(no_length(f"length.{k}", len(pairs), reason) for k in names)
     lineage = np.concatenate([pairs.lineages, pairs.lineages])
     x = np.log(np.maximum(lengths, 1))
     return (
         jackknife_correlation("length.correlation", x, scores, lineage, method="spearman"),
+        jackknife_correlation("length.prompt", prompts, scores, lineage, method="spearman"),
         length_slope(pairs, x, scores),
     )
 

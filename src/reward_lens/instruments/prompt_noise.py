@@ -15,7 +15,7 @@ from reward_lens.data import Item, Pairs, as_pairs
 from reward_lens.data.templates_prompts import PARAPHRASES, TEMPLATES, laid_out, paraphrased
 from reward_lens.errors import DataError
 from reward_lens.evidence import Evidence, Interval, Tier, Units
-from reward_lens.evidence.arguments import checked_seed
+from reward_lens.evidence.arguments import checked_count, checked_seed
 from reward_lens.evidence.clusters import doubt, lineage_codes, totals
 from reward_lens.evidence.intervals import cluster_t
 from reward_lens.signals import ClassifierRM
@@ -92,7 +92,9 @@ def prompt_snr(
     """
     seed = checked_seed(seed)
     given = as_pairs(pairs)
-    given = given if max_pairs is None else given.sample(max_pairs, seed)
+    if max_pairs is not None:
+        max_pairs = checked_count("max_pairs", max_pairs, 1, "None for all pairs")
+        given = given.sample(max_pairs, seed)
     plan, left_out = _plan(signal, given, truncate)
     items = [i for _, _, both in plan for i in both]
     scores = (

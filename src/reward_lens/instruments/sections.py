@@ -21,7 +21,7 @@ from reward_lens.evidence.clusters import join
 from reward_lens.evidence.weighted_means import weighted_mean
 from reward_lens.instruments.derived import Floats, Labels, derived, margins_of
 
-_NO_SECTION = "(none)"
+_NO_SECTION, _OVERALL = "(none)", "overall"
 
 
 def section_accuracy(
@@ -55,7 +55,8 @@ def section_accuracy(
     Raises
     ------
     DataError
-        If no subset is in a section, or ``ties`` is neither.
+        If no subset is in a section, one is in two, a section is called ``overall``, or ``ties`` is
+        neither.
     EvidenceError
         If it is evidence of another instrument.
     """
@@ -65,6 +66,11 @@ def section_accuracy(
     wins: Any = margins > 0
     if ties == "half" and (margins == 0).any():
         wins = wins + 0.5 * (margins == 0)
+    if _OVERALL in (sections or {}):
+        raise DataError(
+            f"a section is called {_OVERALL!r}, as the score over all sections is; call it "
+            f"something else"
+        )
     weights = section_weights(sorted(set(subsets)), sections)
     found = {
         section: _weighted(f"accuracy[section={section}]", wins, subsets, inner, lineages)
@@ -76,8 +82,8 @@ def section_accuracy(
     if absent := [s for s in known if s not in weights]:
         note = join(f"without {', '.join(absent)}, of which there are no pairs", overall.note)
         overall = dataclasses.replace(overall, note=note)
-    found["overall"] = overall
-    members = {**{s: set(inner) for s, inner in weights.items()}, "overall": set(whole)}
+    found[_OVERALL] = overall
+    members = {**{s: set(inner) for s, inner in weights.items()}, _OVERALL: set(whole)}
     return derived(
         preferred,
         "section_accuracy",

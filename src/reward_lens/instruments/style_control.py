@@ -15,7 +15,7 @@ from reward_lens.data.edits import EDITS
 from reward_lens.data.edits_prose import Prose
 from reward_lens.errors import DataError
 from reward_lens.evidence import Evidence, Interval, Tier, Units
-from reward_lens.evidence.arguments import checked_seed
+from reward_lens.evidence.arguments import checked_count, checked_seed
 from reward_lens.evidence.intervals import accuracy, cluster_t
 from reward_lens.evidence.prompt_correlation import prompt_rank_correlation
 from reward_lens.instruments.pair_scores import length_slope, no_length
@@ -84,7 +84,9 @@ def style_accuracy(
     """
     seed = checked_seed(seed)
     given = as_pairs(pairs)
-    given = given if max_pairs is None else given.sample(max_pairs, seed)
+    if max_pairs is not None:
+        max_pairs = checked_count("max_pairs", max_pairs, 1, "None for all pairs")
+        given = given.sample(max_pairs, seed)
     styled = _Styled.of(signal, given, seed, truncate)
     items = [*given.chosen, *given.rejected, *styled.items]
     scored = signal.score(
