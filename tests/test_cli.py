@@ -247,3 +247,60 @@ def test_the_pairs_are_never_overwritten(model, pairs, tmp_path, command):
     result = run(command, model, pairs, "-o", folder)
     assert result.exit_code == 2
     assert "is a folder" in result.stderr
+
+
+@pytest.fixture
+def odd(tmp_path):
+    path = tmp_path / "odd.csv"
+    path.write_text('question,good,"bad, or so"\nHi,Hello!,Go.\nWhat?,This.,That\n')
+    return path
+
+
+NAMED = ("prompt=question,chosen=good", "rejected=bad, or so")
+
+
+@pytest.mark.parametrize("command", ["explain", "score", "audit", "compare", "run", "calibrate"])
+def test_columns_of_other_names_are_named_on_the_command_line(model, odd, tmp_path, command):
+    target = {"audit": ("-o", tmp_path / "r.html"), "compare": ("-o", tmp_path / "c.jsonl")}
+    models = (model, model) if command == "compare" else (model,)
+    first = ("run", "preference") if command == "run" else (command,)
+    args = (*first, *models, odd, *target.get(command, ()))
+    refused = run(*args)
+    assert refused.exit_code == 2
+    assert "Name the column with --columns chosen=..." in refused.stderr
+    wrong = run(*args, "--columns", "answer=good")
+    assert "--columns answer=good: write FIELD=COLUMN with a field of prompt" in wrong.stderr
+    twice = run(*args, "--columns", "chosen=good,chosen=x")
+    assert "--columns names chosen twice" in twice.stderr
+
+
+def test_named_columns_are_read(model, odd, tmp_path):
+    options = [x for text in NAMED for x in ("--columns", text)]
+    result = run("score", model, odd, *options)
+    assert result.exit_code == 0, result.output
+    assert len(result.stdout.splitlines()) == 2
+    explained = run("explain", model, odd, *options)
+    assert "Go." in explained.stdout
+    one = run("score", model, odd, *options, "--limit", 1)
+    assert "1 pair scored" in one.stderr
+
+
+def test_a_download_is_allowed_by_the_option_of_the_command(model):
+    result = run("explain", model, "nobody/no-such-pairs")
+    assert "Either pass --allow-download, or" in result.stderr
+
+
+def test_no_help_loses_what_stands_in_brackets():
+    from rich.text import Text
+    from typer.main import get_command
+
+    def every(command):
+        yield command
+        for inner in getattr(command, "commands", {}).values():
+            yield from every(inner)
+
+    texts = [t for c in every(get_command(app)) for t in (c.help, *(
+        getattr(p, "help", None) for p in c.params))]  # fmt: skip
+    assert len(texts) > 100
+    for text in filter(None, texts):
+        assert Text.from_markup(text).plain == text.replace("\\[", "["), text

@@ -50,7 +50,7 @@ def test_it_prints_and_keeps_the_comparison(folders, tmp_path):
     for words in ("agreement:", "angle:", "accuracy_difference:", "share of the final margin by",
                   "lineages joined because they share a text: 0", f"wrote {out}"):  # fmt: skip
         assert words in said.output
-    assert "1 pairs left out" in said.output
+    assert "1 pair left out" in said.output
     kept = read_jsonl(out)
     assert [e.instrument for e in kept] == [
         "score", "score", "effective_angle", "lens", "lens", "compare"

@@ -9,6 +9,7 @@ from families import PAIRS, make_model, make_tokenizer
 from typer.testing import CliRunner
 
 from reward_lens.cli import app
+from reward_lens.evidence import read_jsonl
 
 QUICK = ("--causal-sample", 1, "--biases", 0)
 
@@ -43,6 +44,7 @@ def test_limits_that_are_kept_are_said_and_exit_0(folder):
         ("accuracy", "under", 0.0, True),
         ("ece", "over", 1.0, True),
     ]
+    assert [x["certain"] for x in said] == [True, True]
     assert said[0]["value"] == json.loads(result.stdout)["accuracy"]
     assert said[1]["evidence"] == "reliability_curve"
 
@@ -70,8 +72,9 @@ def test_a_limit_on_a_bias_is_held_to_the_battery(folder):
     ("limit", "said", "worked"),
     [
         ("accuracy", "--fail-under 'accuracy' is no limit: write NAME=NUMBER", False),
-        ("acuracy=0.5", "nothing measured is called 'acuracy'; did you mean accuracy", True),
-        ("bias.length=0.5", "needs the bias battery, which was not run", True),
+        ("acuracy=0.5", "nothing measured is called 'acuracy'; did you mean accuracy", False),
+        ("zzz=0.5", "nothing measured is called 'zzz'", True),
+        ("bias.length=0.5", "needs the bias battery, which was not run", False),
     ],
 )
 def test_a_limit_that_names_nothing_is_a_usage_error(folder, limit, said, worked):
@@ -174,3 +177,27 @@ def test_an_interrupted_audit_says_what_is_kept_and_goes_on(folder, tmp_path, mo
     assert "lens (" not in again.stderr
     assert "patch_grid (" in again.stderr
     assert "Taken from the store" in (folder / "r.html").read_text()
+
+
+def test_an_interrupt_anywhere_is_a_line_and_exits_130(folder, monkeypatch):
+    monkeypatch.setattr("reward_lens.data.load_pairs", interrupt)
+    result = audit(folder)
+    assert result.exit_code == 130
+    assert result.stderr.strip() == "reward-lens: interrupted"
+
+
+def test_a_report_is_a_page(folder):
+    result = audit(folder, "-o", folder / "x.txt")
+    assert result.exit_code == 2
+    assert "x.txt: a report is a page; end it in .html" in result.stderr
+
+
+def test_the_json_says_how_sure_it_is(folder):
+    said = json.loads(audit(folder, "--causal-sample", 1, "--biases", 4, "--json").stdout)
+    assert said["accuracy_low"] <= said["accuracy"] <= said["accuracy_high"]
+    assert said["accuracy_n"] == said["pairs"]
+    assert {"length_slope", "length_slope_low", "length_slope_high"} <= set(said)
+    found = {e.instrument: e for e in read_jsonl(folder / "r.evidence.jsonl")}
+    effects = found["bias_battery"].tables["effects"]
+    assert [x["edit"] for x in said["named_biases"]] == list(effects["edit"][effects["named"]])
+    assert json.loads(audit(folder, *QUICK, "--json").stdout)["named_biases"] is None

@@ -128,7 +128,7 @@ def test_every_instrument_runs_and_a_store_has_it_then(
     printed = [t for t in INSTRUMENTS[instrument] if t in found.tables]
     assert printed
     for name in printed:
-        assert f"\n{name}" in result.stdout
+        assert f"\n{name}" in f"\n{result.stdout}"
     with EvidenceStore(store) as opened:
         before = len(opened)
     count = forwards(monkeypatch)
@@ -367,3 +367,27 @@ def test_options_are_those_that_can_be_written():
     assert choices(instrument)["where"].said == '{"final", "all"} or a place'
     assert choices(instrument)["sample"].said == "none or a whole number"
     assert "attribution" not in choices(rl.compare_views)  # evidence cannot be written there
+
+
+def test_the_tables_come_first_and_of_many_intervals_a_few(tmp_path):
+    lines = [json.loads(x) for x in DEMO_PAIRS.read_text().splitlines()[:12]]
+    few = tmp_path / "few.jsonl"
+    few.write_text(
+        "".join(json.dumps({**r, "subset": f"s{k}"}) + "\n" for k, r in enumerate(lines))
+    )
+    out = tmp_path / "e.jsonl"
+    said = run("preference", DEMO, few, "-o", out).stdout
+    assert said.index("group") < said.index("measured: preference")
+    (found,) = read_jsonl(out)
+    assert said.count("result ") == 8
+    assert f"results: {len(found.uncertainty) - 8} more in the evidence" in said
+
+
+def test_an_interrupted_run_says_what_the_store_keeps(rows, tmp_path, monkeypatch):
+    def interrupt(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("reward_lens.cli_run._measured", interrupt)
+    result = run("lens", DEMO, rows / "pairs.jsonl", "--store", tmp_path / "s.db")
+    assert result.exit_code == 130
+    assert f"{tmp_path / 's.db'} keeps what was measured (nothing new)" in result.stderr

@@ -19,7 +19,14 @@ from reward_lens.evidence import (
     Tier,
     Units,
 )
-from reward_lens.thresholds import BROKEN, KEPT, exit_code, judge, parse_thresholds
+from reward_lens.thresholds import (
+    BROKEN,
+    KEPT,
+    check_names,
+    exit_code,
+    judge,
+    parse_thresholds,
+)
 
 
 def interval(name, estimate, low=None, high=None, note=""):
@@ -157,3 +164,49 @@ def test_what_names_nothing_or_several(metric, message):
 def test_biases_need_the_battery():
     with pytest.raises(DataError, match="'bias.length' needs the bias battery, which was not run"):
         judge(parse_thresholds([], ["bias.length=0.2"]), {"preference": FOUND["preference"]})
+
+
+@pytest.mark.parametrize(
+    ("under", "over", "doubt"),
+    [
+        ("accuracy=0.65", None, "CANNOT TELL: the interval reaches 0.6, beyond the limit"),
+        ("accuracy=0.75", None, "CANNOT TELL: the interval reaches 0.8, within the limit"),
+        ("accuracy=0.6", None, ""),
+        ("accuracy=0.81", None, ""),
+        (None, "accuracy=0.75", "CANNOT TELL: the interval reaches 0.8, beyond the limit"),
+        ("accuracy.low=0.5", None, ""),  # the bound itself is what was asked about
+        (None, "bias.restated=0.2", "CANNOT TELL: the interval reaches 0.25, beyond the limit"),
+        (None, "bias.length=0.3", "CANNOT TELL: the interval reaches 0.4, beyond the limit"),
+        (None, "bias.length=0.4", ""),
+        (None, "bias.length=0.1", ""),
+        (None, "bias.length.estimate=0.25", "CANNOT TELL: the interval reaches 0.2, within the li"),
+    ],
+)
+def test_a_limit_inside_the_interval_is_said_to_be_in_doubt(under, over, doubt):
+    (found,) = judged([under] if under else [], [over] if over else [])
+    assert found.certain is not bool(doubt)
+    assert found.doubt.startswith(doubt)
+    assert str(found).endswith(f"; {found.doubt}" if doubt else ", n 40)")
+
+
+def test_what_has_no_value_is_not_certain():
+    (found,) = judged([], ["ece=1"])
+    assert not found.certain
+    assert found.doubt == ""  # it is broken, and says why
+
+
+def test_names_that_can_be_told_beforehand_are_checked_beforehand():
+    good = ["accuracy=1", "accuracy.low=1", "accuracy[subset=x]=1", "preference/length.slope=1",
+            "applied.first=1", "bias.length=1", "bias.bold.end.high=1", "effect.bold.end=1",
+            "bias.end_token=1"]  # fmt: skip
+    check_names(parse_thresholds(good))
+    for text, said in [
+        ("acuracy=1", "called 'acuracy'; did you mean accuracy"),
+        ("acuracy.low=1", "did you mean accuracy"),
+        ("lenght.slope=1", "did you mean length.slope"),
+        ("bias.lenght=1", "did you mean bias.length"),
+    ]:
+        with pytest.raises(DataError, match=said):
+            check_names(parse_thresholds([text]))
+    with pytest.raises(DataError, match="needs the bias battery, which was not run"):
+        check_names(parse_thresholds(["bias.length=1"]), biases=False)

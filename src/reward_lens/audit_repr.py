@@ -40,8 +40,10 @@ def in_notebook(audit: Audit) -> str:
 
 def _title(audit: Audit) -> str:
     checks = "conformance passed" if audit.conformance.passed else "conformance FAILED"
+    n = len(audit.pairs)
+    of = "pair" if n == 1 else "pairs"
     return (
-        f"Audit of {clip(audit.conformance.signal, _REASON)}: {checks}, {len(audit.pairs)} pairs, "
+        f"Audit of {clip(audit.conformance.signal, _REASON)}: {checks}, {n} {of}, "
         f"{audit.forwards:.0f} forwards"
     )
 
@@ -63,9 +65,9 @@ def _said(audit: Audit) -> list[str]:
         if len(reasons) > _MOST:
             lines.append(f"{what}: and {len(reasons) - _MOST} more")
     counts = {
-        "pairs left out, .left_out": len(audit.left_out),
-        "notes, .notes": len(audit.notes),
-        "of them from the store, .resumed": len(audit.resumed),
+        ("pair left out, .left_out", "pairs left out, .left_out"): len(audit.left_out),
+        ("note, .notes", "notes, .notes"): len(audit.notes),
+        ("of them from the store, .resumed",) * 2: len(audit.resumed),
     }
-    said = [f"{n} {what}" for what, n in counts.items() if n]
+    said = [f"{n} {words[n > 1]}" for words, n in counts.items() if n]
     return [*lines, *(["; ".join(said)] if said else [])]

@@ -17,11 +17,13 @@ from reward_lens.cli_options import (
     DEBUG,
     Base,
     Bos,
+    Columns,
     Device,
     Download,
     Dtype,
     Eos,
     Head,
+    Interruptible,
     Json,
     Model,
     PairFile,
@@ -31,6 +33,7 @@ from reward_lens.cli_options import (
     Template,
     Truncate,
     checked_truncate,
+    columns_of,
     load,
     plain_errors,
 )
@@ -38,6 +41,7 @@ from reward_lens.cli_run import run
 from reward_lens.cli_score import score
 
 app = typer.Typer(
+    cls=Interruptible,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -97,6 +101,7 @@ def explain(
     model: Model,
     pairs: PairFile,
     pair: Annotated[str | None, typer.Option(help="Id of the pair; the first by default.")] = None,
+    columns: Columns = None,
     truncate: Truncate = "error",
     dtype: Dtype = None,
     device: Device = None,
@@ -116,7 +121,7 @@ def explain(
     from reward_lens.errors import DataError
 
     with plain_errors():
-        given = load_pairs(pairs, allow_download=allow_download)
+        given = load_pairs(pairs, allow_download=allow_download, **columns_of(columns))
         if pair is not None and pair not in given.ids:
             raise DataError(f"{pairs} has no pair {pair!r}; its ids begin with {given.ids[:3]}")
         k = 0 if pair is None else given.ids.index(pair)

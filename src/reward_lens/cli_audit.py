@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+import math
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from reward_lens.cli_options import (
     Base,
     BatchTokens,
     Bos,
+    Columns,
     Device,
     Download,
     Dtype,
@@ -35,10 +37,11 @@ from reward_lens.cli_options import (
     Template,
     Truncate,
     checked_truncate,
+    columns_of,
     load,
     plain_errors,
 )
-from reward_lens.cli_output import check_parent, cut_note, say_left_out
+from reward_lens.cli_output import check_page, check_parent, counted, cut_note, say_left_out
 from reward_lens.cli_values import read_concept
 
 if TYPE_CHECKING:
@@ -59,6 +62,7 @@ def audit(
     output: Annotated[Path, typer.Option("-o", "--output", help="The report, an HTML file.")],
     json: Json = False,
     limit: Limit = None,
+    columns: Columns = None,
     split: Annotated[
         Path | None, typer.Option(help="JSON file of part name -> ids; parts are reported apart.")
     ] = None,
@@ -113,6 +117,7 @@ def audit(
     With --calibrate the store is OUTPUT.evidence.db unless it is named.
     """
     check_parent(output, pairs)
+    check_page(output)
     check_parent(_sidecar(output), pairs)
     cut = checked_truncate(truncate)
     if calibrate and store is None:
@@ -123,7 +128,7 @@ def audit(
     with ExitStack() as stack, plain_errors():
         limits = asked_limits(ctx, fail_under, fail_over)
         opened = None if store is None else stack.enter_context(_opened(store))
-        given = load_pairs(pairs, limit=limit, allow_download=allow_download)
+        given = load_pairs(pairs, limit=limit, allow_download=allow_download, **columns_of(columns))
         parts = _parts(split, given)
         labelled = None if concept is None else read_concept(concept)
         signal = load(model, ctx)
@@ -201,7 +206,8 @@ def _finish(
         f"{_readout(found['preference'])}"
     )
     if found.left_out:
-        notes = (*notes, f"{len(found.left_out)} over-long pairs were left out: "
+        were = "was" if len(found.left_out) == 1 else "were"
+        notes = (*notes, f"{counted(len(found.left_out), 'over-long pair')} {were} left out: "
                  f"{', '.join(list(found.left_out)[:5])}"
                  f"{' and more' if len(found.left_out) > 5 else ''}.")  # fmt: skip
     said_cut = cut_note(found["preference"], m)
@@ -235,7 +241,8 @@ def _finish(
             "report": str(output), "evidence": str(beside), "scored_pairs": str(sidecar),
             "passed": found.passed,
             "failed_checks": found.conformance.failed, "missing": found.missing,
-            "accuracy": i.estimate, "pairs": len(found.pairs), "left_out": found.left_out,
+            "accuracy": i.estimate, **_headline(found),
+            "pairs": len(found.pairs), "left_out": found.left_out,
             "forwards": found.forwards, "not_offered": found.not_offered,
             "store": None if store is None else str(store),
             "trust": {name: e.trust.name.lower() for name, e in found.evidence.items()},
@@ -248,7 +255,9 @@ def _finish(
             typer.echo(str(found.conformance), err=True)
         for name, why in found.missing.items():
             typer.echo(f"{name} did not run: {why}", err=True)
-        typer.echo(f"accuracy {i.estimate:.3f} ({i.low:.3f} to {i.high:.3f}) on {i.n} pairs")
+        typer.echo(
+            f"accuracy {i.estimate:.3f} ({i.low:.3f} to {i.high:.3f}) on {counted(i.n, 'pair')}"
+        )
         typer.echo(f"cost: {found.forwards:.0f} forwards of one item")
         if found.resumed:
             typer.echo(f"of them from the store: {', '.join(found.resumed)}")
@@ -260,6 +269,28 @@ def _finish(
         if store is not None:
             _say_trust(found, store)
     raise typer.Exit(0 if found.passed and all(one.passed for one in held) else 1)
+
+
+def _headline(found: Audit) -> dict[str, Any]:
+    """How sure the accuracy is, whether length pays, and which biases are named; null: unknown."""
+    scores, battery = found["preference"], found.evidence.get("bias_battery")
+    accuracy, slope = scores.interval("accuracy"), scores.interval("length.slope")
+    named = None
+    if battery is not None:
+        table = battery.tables["effects"]
+        columns = ["edit", "mean", "low", "high", "direction"]
+        named = table.loc[table["named"], columns].to_dict("records")
+    return {
+        "accuracy_low": _number(accuracy.low), "accuracy_high": _number(accuracy.high),
+        "accuracy_n": accuracy.n, "length_slope": _number(slope.estimate),
+        "length_slope_low": _number(slope.low), "length_slope_high": _number(slope.high),
+        "named_biases": named,
+    }  # fmt: skip
+
+
+def _number(value: float) -> float | None:
+    """A number of JSON, which has no NaN."""
+    return value if math.isfinite(value) else None
 
 
 def _cards(found: Audit) -> dict[str, Any]:
@@ -330,6 +361,7 @@ def demo(
 ) -> None:
     """Audit the shipped demo model on its held-out pairs."""
     check_parent(output)
+    check_page(output)
     check_parent(_sidecar(output))
     from reward_lens.assets import asset
     from reward_lens.auditing import audit as run_audit

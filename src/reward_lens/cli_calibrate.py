@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from reward_lens.cli_options import (
+    INTERRUPTED,
     Bars,
     Base,
     BatchTokens,
     Bos,
+    Columns,
     Device,
     Download,
     Dtype,
@@ -31,6 +33,7 @@ from reward_lens.cli_options import (
     Template,
     Truncate,
     checked_truncate,
+    columns_of,
     load,
     plain_errors,
 )
@@ -44,8 +47,6 @@ if TYPE_CHECKING:
 
 #: Where scorecards are kept if nothing is said.
 STORE = Path("reward-lens.db")
-#: As a shell says that a command ended by an interrupt.
-INTERRUPTED = 130
 
 
 def calibrate(
@@ -83,6 +84,7 @@ def calibrate(
     seed: Annotated[int, typer.Option(help="Of the sample and the organisms.")] = 0,
     json: Json = False,
     limit: Limit = None,
+    columns: Columns = None,
     truncate: Truncate = "error",
     readout: Readout = None,
     dtype: Dtype = None,
@@ -122,7 +124,9 @@ def calibrate(
         source = asset("demo/pairs.jsonl") if pairs is None else pairs
         if pairs is None:
             typer.echo("rules are planted on texts of the pairs that are shipped", err=True)
-        given: Pairs = load_pairs(source, limit=limit, allow_download=allow_download)
+        given: Pairs = load_pairs(
+            source, limit=limit, allow_download=allow_download, **columns_of(columns)
+        )
         signal = load(model, ctx)
         signal.readout(readout or signal.default_readout)  # nor is an unknown readout
         fit, _ = fitting_pairs(signal, given, cut)

@@ -15,6 +15,7 @@ from reward_lens.cli_calibrate import interruptible
 from reward_lens.cli_options import (
     Bars,
     BatchTokens,
+    Columns,
     Device,
     Download,
     Dtype,
@@ -23,9 +24,10 @@ from reward_lens.cli_options import (
     PairFile,
     Truncate,
     checked_truncate,
+    columns_of,
     plain_errors,
 )
-from reward_lens.cli_output import check_parent, print_table, say_left_out
+from reward_lens.cli_output import PAGES, check_parent, counted, print_table, say_left_out
 
 if TYPE_CHECKING:
     from reward_lens.comparing import Comparison
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 _TEXT = 60
 #: Examples that are printed; the evidence has all that were asked for.
 _PRINTED = 5
-#: Endings of a page.
-_PAGES = (".html", ".htm")
 #: Pairs whose responses are edited where a page is made and nothing else is asked for.
 BIASES = 32
 
@@ -56,6 +56,7 @@ def compare(
     ] = Path("compare.evidence.jsonl"),
     json: Json = False,
     limit: Limit = None,
+    columns: Columns = None,
     biases: Annotated[
         int | None,
         typer.Option(help="Pairs whose responses are edited; 32 for a page. 0: none."),
@@ -86,7 +87,7 @@ def compare(
     X.pairs.jsonl with every pair; with -o X.jsonl only the evidence. Exits 1 if an instrument
     fails, or, where a page is made, a conformance check.
     """
-    paged = output.suffix in _PAGES
+    paged = output.suffix in PAGES
     if not paged and output.suffix != ".jsonl":
         typer.echo(
             f"reward-lens: {output}: end it in .html for a page, in .jsonl for evidence alone",
@@ -103,7 +104,7 @@ def compare(
 
     with ExitStack() as stack, plain_errors():
         opened = None if store is None else stack.enter_context(_opened(store))
-        given = load_pairs(pairs, limit=limit, allow_download=allow_download)
+        given = load_pairs(pairs, limit=limit, allow_download=allow_download, **columns_of(columns))
         loading: dict[str, Any] = {
             "dtype": dtype, "device": device, "allow_download": allow_download,
         }  # fmt: skip
@@ -187,7 +188,7 @@ def _facts(found: Comparison) -> str:
         f"{letter}: {name}, {f['architecture']}, {f['layers']} layers of width {f['width']}"
         for letter, name, f in zip("ab", found.names, found.facts, strict=True)
     ]
-    return f"{'; '.join(said)}; {len(found.pairs)} pairs"
+    return f"{'; '.join(said)}; {counted(len(found.pairs), 'pair')}"
 
 
 def _as_json(found: Comparison, files: _Files, trust: dict[str, str], store: Path | None) -> str:

@@ -15,6 +15,8 @@ import typer
 LIMITS = {"fail_under": "fail-under", "fail_over": "fail-over"}
 #: What a type of an option is in TOML, in words.
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
+#: Options that can be given several times.
+_SEVERAL = ("columns",)
 _META = "reward_lens.limits"
 
 
@@ -27,7 +29,7 @@ def read_config(ctx: typer.Context, param: typer.CallbackParam, value: Path | No
     ctx.meta[_META] = {k: _limits(value, LIMITS[k], v) for k, v in limits.items()}
     hints = get_type_hints(inspect.unwrap(ctx.command.callback or read_config))
     known = {n: _kind(hints[n]) for n in hints if n not in ("ctx", "return", param.name)}
-    for name, found in given.items():
+    for name, found in list(given.items()):
         if name not in known or name in LIMITS:
             options = [n.replace("_", "-") for n in (*known, *LIMITS)]
             near = difflib.get_close_matches(name.replace("_", "-"), options, n=1, cutoff=0.5)
@@ -36,6 +38,8 @@ def read_config(ctx: typer.Context, param: typer.CallbackParam, value: Path | No
         if not _fits(known[name], found):
             what = _WORDS.get(known[name], "a text in quotes")
             _refuse(f"{value}: {name} = {found!r}: give {what}")
+        if name in _SEVERAL:
+            given[name] = [found]  # one text is one of several, not a list of letters
     ctx.default_map = {**(ctx.default_map or {}), **given}
     return value
 
@@ -106,6 +110,6 @@ Config = Annotated[
         is_eager=True,
         callback=read_config,
         help="TOML file of these options, by name; what the command line gives wins. Limits as "
-        "tables [fail-under] and [fail-over].",
+        "tables \\[fail-under] and \\[fail-over].",
     ),
 ]

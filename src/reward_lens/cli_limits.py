@@ -32,15 +32,17 @@ def asked_limits(
     Raises
     ------
     DataError
-        Naming the one that cannot be read.
+        Naming the one that cannot be read, or cannot name what an audit measures.
     """
-    from reward_lens.thresholds import parse_thresholds
+    from reward_lens.thresholds import check_names, parse_thresholds
 
     given = parse_thresholds(under or (), over or ())
     named = {(t.metric, t.over) for t in given}
     file = configured_limits(ctx)
     more = parse_thresholds(*([f"{k}={v!r}" for k, v in file[t].items()] for t in file))
-    return (*given, *(t for t in more if (t.metric, t.over) not in named))
+    asked = (*given, *(t for t in more if (t.metric, t.over) not in named))
+    check_names(asked, biases=ctx.params.get("biases") != 0)
+    return asked
 
 
 def judged(limits: Sequence[Threshold], evidence: Mapping[str, Evidence]) -> list[Judged]:
@@ -69,6 +71,8 @@ def as_json(found: Sequence[Judged]) -> list[dict[str, Any]]:
             "value": None if math.isnan(j.value) else j.value,
             "evidence": j.source,
             "passed": j.passed,
+            "certain": j.certain,
+            "doubt": j.doubt or None,
         }
         for j in found
     ]

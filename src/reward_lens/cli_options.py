@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from reward_lens.progress import Bars as Bars
 
@@ -40,6 +42,13 @@ Truncate = Annotated[
     str, typer.Option(help="Over-long texts: error (leave the pair out), left or right.")
 ]
 BatchTokens = Annotated[int, typer.Option(help="Padded tokens of one forward.")]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="FIELD=COLUMN where a column has another name than its field: "
+        "prompt=question,chosen=good,rejected=bad; also subset, id, lineage. Repeat, or use commas."
+    ),
+]
 Download = Annotated[bool, typer.Option("--allow-download", help="Let files be fetched.")]
 
 #: Names of the options that choose how a checkpoint is loaded and read.
@@ -47,7 +56,24 @@ LOADING = (
     "dtype", "device", "head", "position", "template", "bos", "eos", "sign", "base", "revision",
     "allow_download",
 )  # fmt: skip
+#: Fields of a pair whose columns can be named.
+FIELDS = ("prompt", "chosen", "rejected", "subset", "id", "lineage")
+#: As a shell says that a command ended by an interrupt.
+INTERRUPTED = 130
 DEBUG: list[bool] = []
+_FIELD = re.compile(rf"(?<![\w-])({'|'.join(FIELDS)})=\.\.\.")
+
+
+class Interruptible(TyperGroup):
+    """Commands that an interrupt ends with a line, whatever they were at; exits 130."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            typer.echo("\nreward-lens: interrupted", err=True)
+            raise typer.Exit(INTERRUPTED) from None
 
 
 @contextmanager
@@ -60,8 +86,40 @@ def plain_errors() -> Iterator[None]:
     except RewardLensError as error:
         if DEBUG and DEBUG[-1]:
             raise
-        typer.echo(f"reward-lens: {error}", err=True)
+        typer.echo(f"reward-lens: {_for_shell(str(error))}", err=True)
         raise typer.Exit(2) from error
+
+
+def _for_shell(message: str) -> str:
+    """A message whose arguments are spelt as the options of a command are."""
+    said = message.replace("allow_download=True", "--allow-download")
+    return _FIELD.sub(r"--columns \1=...", said)
+
+
+def columns_of(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Field -> column, as :func:`~reward_lens.load_pairs` takes them.
+
+    Raises
+    ------
+    DataError
+        If one has no ``=`` or no column, names no field, or one that was named before.
+    """
+    from reward_lens.errors import DataError
+
+    found: dict[str, str] = {}
+    for text in texts or ():
+        # A comma in a column's name is no end of it unless a field follows.
+        for part in re.split(r",(?=\s*\w+\s*=)", text):
+            field, equals, column = (x.strip() for x in part.partition("="))
+            if not equals or not column or field not in FIELDS:
+                raise DataError(
+                    f"--columns {part.strip()}: write FIELD=COLUMN with a field of "
+                    f"{', '.join(FIELDS)}, such as prompt=question,chosen=good,rejected=bad"
+                )
+            if field in found:
+                raise DataError(f"--columns names {field} twice; give it once")
+            found[field] = column
+    return found
 
 
 def load(model: str, ctx: typer.Context, *, quickcheck: bool = True) -> ClassifierRM:

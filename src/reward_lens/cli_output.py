@@ -13,8 +13,22 @@ if TYPE_CHECKING:
     from reward_lens.signals import SignalMeta
 
 
+#: Endings of a page.
+PAGES = (".html", ".htm")
 #: Rows of a table that are printed.
 MOST_ROWS = 20
+
+
+def counted(n: int, what: str) -> str:
+    """A count and its noun: ``1 pair``, ``2 pairs``."""
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def check_page(output: Path) -> None:
+    """Refuse a page under a name that no browser would open as one."""
+    if output.suffix.lower() not in PAGES:
+        typer.echo(f"reward-lens: {output}: a report is a page; end it in .html", err=True)
+        raise typer.Exit(2)
 
 
 def check_parent(output: Path, pairs: str | None = None) -> None:
@@ -35,12 +49,14 @@ def cut_note(scores: Evidence, meta: SignalMeta) -> str:
     cut = table[["tokens_cut_chosen", "tokens_cut_rejected"]].to_numpy() > 0
     if not cut.any():
         return ""
+    n = int(cut.sum())
     ties = int((cut.any(axis=1) & (table["margin"].to_numpy() == 0)).sum())
     where = "the cut part is not seen"
     if meta.reads not in ("first", "mean") and meta.eos != "overwrite":
         where = "a text cut on the right is read mid-text, without its end token"
+    were = "was" if n == 1 else "were"
     return (
-        f"{int(cut.sum())} texts were cut to the model's length ({ties} of their pairs now tie); "
+        f"{counted(n, 'text')} {were} cut to the model's length ({ties} of their pairs now tie); "
         f"{where}"
     )
 
@@ -49,7 +65,10 @@ def say_left_out(left_out: dict[str, str]) -> None:
     """Name pairs that were left out: the first few, and how many in all."""
     if not left_out:
         return
-    typer.echo(f"{len(left_out)} pairs left out (--truncate left or right keeps them):", err=True)
+    typer.echo(
+        f"{counted(len(left_out), 'pair')} left out (--truncate left or right keeps them):",
+        err=True,
+    )
     for k, (name, why) in enumerate(left_out.items()):
         if k == 5:
             typer.echo(f"  and {len(left_out) - 5} more", err=True)

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reward_lens.cli_calibrate import interruptible
 from reward_lens.cli_options import (
     Bars,
     Base,
     Bos,
+    Columns,
     Device,
     Download,
     Dtype,
@@ -30,6 +32,7 @@ from reward_lens.cli_options import (
     Template,
     Truncate,
     checked_truncate,
+    columns_of,
     load,
     plain_errors,
 )
@@ -73,6 +76,8 @@ INSTRUMENTS: dict[str, tuple[str, ...]] = {
 _ON_CHOICES = ("best_of_n",)
 #: Characters of a cell that are printed; the evidence has all.
 _MOST_CHARACTERS = 72
+#: Intervals that are printed in a receipt.
+_MOST_INTERVALS = 8
 SUFFIXES = (".jsonl", ".csv", ".parquet")
 
 
@@ -112,6 +117,7 @@ def run(
     ] = False,
     json: Json = False,
     limit: Limit = None,
+    columns: Columns = None,
     truncate: Truncate = "error",
     readout: Readout = None,
     dtype: Dtype = None,
@@ -151,6 +157,7 @@ def run(
         options["batch_tokens"] = batch_tokens
     from reward_lens.auditing import fitting_pairs
     from reward_lens.data import load_choices, load_pairs
+    from reward_lens.errors import DataError
 
     function = _function(instrument)
     with ExitStack() as stack, plain_errors():
@@ -159,9 +166,13 @@ def run(
         fit: Any
         left_out: dict[str, str] = {}
         if instrument in _ON_CHOICES:
+            if columns:
+                raise DataError(f"{instrument} takes no --columns: it reads choices, not pairs")
             fit = load_choices(pairs, limit=limit)
         else:
-            fit = load_pairs(pairs, limit=limit, allow_download=allow_download)
+            fit = load_pairs(
+                pairs, limit=limit, allow_download=allow_download, **columns_of(columns)
+            )
         signal = load(model, ctx)
         scorer = _function("preference") if instrument in REPORTS else function
         options |= _readout(signal, instrument, scorer, readout)
@@ -169,7 +180,8 @@ def run(
             fit, left_out = fitting_pairs(signal, fit, options["truncate"])
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            found, known = _measured(signal, fit, instrument, options, opened)
+            with interruptible(opened, "nothing was written", "nothing is kept without --store"):
+                found, known = _measured(signal, fit, instrument, options, opened)
         written = [] if target is None else _write(found, target)
         say_left_out(left_out)
         for warning in caught:
@@ -289,15 +301,22 @@ def _as_json(
 
 
 def _say(found: Evidence, kept: list[str]) -> None:
-    """Print receipt and main tables, and where the evidence is kept."""
+    """Print main tables and receipt, of many intervals the first, and where the evidence is."""
     from reward_lens.evidence.receipt import lines
 
-    for name, text in lines(found):
-        typer.echo(f"{name}: {text}")
     for name in INSTRUMENTS[found.instrument]:
         if name in found.tables:
-            typer.echo("")
             _print(name, found.tables[name])
+            typer.echo("")
+    left = len(found.uncertainty) - _MOST_INTERVALS
+    results = 0
+    for name, text in lines(found):
+        results += name.startswith("result")
+        if name.startswith("result") and results > _MOST_INTERVALS:
+            if results == _MOST_INTERVALS + 1:
+                typer.echo(f"results: {left} more in the evidence")
+            continue
+        typer.echo(f"{name}: {text}")
     typer.echo("")
     for line in kept:
         typer.echo(line)

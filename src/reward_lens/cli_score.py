@@ -16,6 +16,7 @@ from reward_lens.cli_options import (
     Base,
     BatchTokens,
     Bos,
+    Columns,
     Device,
     Download,
     Dtype,
@@ -31,10 +32,11 @@ from reward_lens.cli_options import (
     Template,
     Truncate,
     checked_truncate,
+    columns_of,
     load,
     plain_errors,
 )
-from reward_lens.cli_output import check_parent, cut_note, say_left_out
+from reward_lens.cli_output import check_parent, counted, cut_note, say_left_out
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,6 +68,7 @@ def score(
     ] = None,
     json: Json = False,
     limit: Limit = None,
+    columns: Columns = None,
     truncate: Truncate = "error",
     readout: Readout = None,
     dtype: Dtype = None,
@@ -94,10 +97,11 @@ def score(
     cut = checked_truncate(truncate)
     options = {"truncate": cut, "batch_tokens": batch_tokens}
     with plain_errors():
+        named = columns_of(columns)
         given = _rows(rows)
         first = next(given, None)
         whole = () if first is None else (first,)
-        if first is not None and _is_item(first[1]):
+        if first is not None and not named and _is_item(first[1]):
             items = _items(itertools.islice(itertools.chain(whole, given), limit))
             signal = load(model, ctx)
             table, said = _score_items(signal, items, readout, options)
@@ -106,7 +110,7 @@ def score(
             source = [row for _, row in itertools.chain(whole, given)] if rows == _STDIN else rows
             signal_of = lambda: load(model, ctx)  # noqa: E731 - read after the pairs are
             table, said = _score_pairs(signal_of, source, limit, readout, options,
-                                       allow_download)  # fmt: skip
+                                       {"allow_download": allow_download, **named})  # fmt: skip
     _write(table, output)
     said = {"output": None if output is None else str(output), **said}
     say_left_out(said["left_out"])
@@ -161,7 +165,8 @@ def _score_items(
         found = signal.score(items, readout=chosen.name, progress=done, **options)
     table = found.value.to_dataframe().reset_index()
     cut = int((table["tokens_cut"] > 0).sum())
-    said = f"{cut} texts were cut to the model's length" if cut else ""
+    were = "was" if cut == 1 else "were"
+    said = f"{counted(cut, 'text')} {were} cut to the model's length" if cut else ""
     return table, {"items": len(items), "readout": chosen.name, "note": chosen.note,
                    "truncation": said, "left_out": left_out}  # fmt: skip
 
@@ -172,13 +177,13 @@ def _score_pairs(
     limit: int | None,
     readout: str | None,
     options: dict[str, Any],
-    allow_download: bool,
+    loading: dict[str, Any],
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
     from reward_lens.auditing import fitting_pairs
     from reward_lens.data import load_pairs
     from reward_lens.instruments import preference
 
-    given = load_pairs(source, limit=limit, allow_download=allow_download)
+    given = load_pairs(source, limit=limit, **loading)
     signal: ClassifierRM = signal_of()
     chosen = signal.readout(readout or signal.default_readout)
     fit, left_out = fitting_pairs(signal, given, options["truncate"])
@@ -195,9 +200,9 @@ def _score_pairs(
 def _sentence(said: dict[str, Any]) -> str:
     by = f"{said['readout']} ({said['note']})" if said["note"] else said["readout"]
     if "items" in said:
-        return f"{said['items']} items scored by {by}"
+        return f"{counted(said['items'], 'item')} scored by {by}"
     accuracy = f"accuracy {said['accuracy']:.3f} (ties count half: {said['ties']})"
-    return f"{said['pairs']} pairs scored by {by}, {accuracy}"
+    return f"{counted(said['pairs'], 'pair')} scored by {by}, {accuracy}"
 
 
 def _write(table: pd.DataFrame, output: Path | None) -> None:

@@ -81,7 +81,18 @@ def test_what_is_not_named_proves_no_absence(lengthy):
     table["named"] = False
     nothing = dataclasses.replace(battery, tables={**dict(battery.tables), "effects": table})
     number = Numbers({"bias_battery": nothing})
-    assert plain(verdict(nothing, number)).endswith("That proves no absence.")
+    said = plain(verdict(nothing, number))
+    assert "That proves no absence." in said
+    # What is told from zero is said all the same, the largest first.
+    told = table[table["p_adjusted"] < 0.05]
+    largest = told.loc[told["mean"].abs().sort_values(ascending=False).index]["edit"].tolist()
+    assert f"{len(told)} of {len(table)} edits are told from zero (Holm), the largest" in said
+    assert said.index(largest[0]) < said.index(largest[1]) < said.index(largest[2])
+    assert f"{told['mean'][told['edit'] == largest[0]].iloc[0]:+.2f} (" in said
+    table["p_adjusted"] = 1.0
+    still = dataclasses.replace(battery, tables={**dict(battery.tables), "effects": table})
+    number = Numbers({"bias_battery": still})
+    assert plain(verdict(still, number)).endswith("No effect is told from zero either.")
     null["note"] = "the states vary in few directions"
     tables = {**dict(nothing.tables), "null": null}
     narrow = dataclasses.replace(nothing, tables=tables)

@@ -104,7 +104,7 @@ def test_ten_thousand_pairs_of_many_subsets_make_no_larger_page(planted):
     assert len(block["pairs"]) <= 200
     assert {p["subset"] for p in block["pairs"]} == set(many.subsets)
     assert f"{len(block['pairs'])} of 10,000 pairs" in block["about"][0]
-    assert "The first 24 of 81 groups." in text
+    assert "(the 24 largest subsets; 56 more in the evidence file)" in text
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import xarray as xr
 from browser_kit import (
+    NARROW,
     check_numbers,
     heading,
     listed,
@@ -103,9 +104,11 @@ def test_search_finds_ids_subsets_and_texts(page, data):
         assert set(listed(page)) == wanted
         assert pair["id"] in wanted
         assert count.inner_text().startswith(f"{len(wanted)} of {total} pairs match")
+        assert heading(page) == listed(page)[0]  # the first of what was found
     search.fill("no text holds this")
     assert listed(page) == []
     assert count.inner_text() == f"None of {total} pairs match."
+    assert not page.locator("#pair-detail").is_visible()  # nothing stands beside an empty list
     search.fill("")
     assert len(listed(page)) == total
 
@@ -167,6 +170,8 @@ def test_a_pair_is_chosen_by_click_and_by_keyboard_and_can_be_linked_to(page, li
     assert heading(page) == second
     assert page.evaluate("location.hash").startswith("#pair=")
     assert unquote(page.evaluate("location.hash")) == f"#pair={second}"
+    assert not page.locator("#pair-back").is_visible()  # the list stands beside
+    page.set_viewport_size({"width": NARROW[0], "height": NARROW[1]})
     page.locator("#pair-back").focus()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.pair.id") == second
@@ -306,7 +311,7 @@ def test_how_much_of_a_text_is_not_there_is_said(page, data):
     row(page, pair["id"]).click()
     if page.locator("#map-none").is_visible():
         page.locator("#map-none").check()
-    left = f"[{pair['t']['chosen'][1]:,} characters are left out]"
+    left = f"[{pair['t']['chosen'][1]:,} characters are left out at […]]"
     assert page.locator("#pair-sides .left-out").first.inner_text() == left
     for said in data.about:
         assert page.get_by_text(said, exact=True).is_visible()

@@ -123,7 +123,7 @@ def _parse(text: str, where: str) -> Any:
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, " if error.lineno > 1 else ""
         raise DataError(
-            f"{where}: not JSON ({error.msg} at {place}column {error.colno})"
+            f"{where}: not JSON ({error.msg.removesuffix(' at')} at {place}column {error.colno})"
         ) from error
     except DataError as error:
         raise DataError(f"{where}: {error}") from error

@@ -46,7 +46,8 @@ def draw(picture: Picture, ax: Axes | None = None) -> Any:
             raise EvidenceError(f"{len(panels)} panels do not fit into one ax: {names}; select one")
         _panel(ax, panels[0])
         said = "\n".join(filter(None, [picture.title, panels[0].name, picture.note]))
-        ax.set_title(textwrap.fill(said, 80, replace_whitespace=False), fontsize="small")
+        said = textwrap.fill(said, 80, replace_whitespace=False)
+        ax.set_title(_plain(said), fontsize="small")
         return ax
     from matplotlib import pyplot as plt
 
@@ -60,16 +61,16 @@ def draw(picture: Picture, ax: Axes | None = None) -> Any:
     axes = grid.ravel()
     for k, (at, panel) in enumerate(zip(axes, panels, strict=False)):
         _panel(at, panel)
-        at.set_title(panel.name, fontsize="medium")
+        at.set_title(_plain(panel.name), fontsize="medium")
         if rowwise and k % columns:
             at.set_ylabel("")
     for at in axes[len(panels) :]:
         at.remove()
     letters = int(width * columns * _LETTERS)
     lines = [textwrap.fill(line, letters) for line in picture.title.splitlines()]
-    figure.suptitle("\n".join(lines), fontsize="medium")
+    figure.suptitle(_plain("\n".join(lines)), fontsize="medium")
     if picture.note:
-        figure.supxlabel(textwrap.fill(picture.note, letters), fontsize="small")
+        figure.supxlabel(_plain(textwrap.fill(picture.note, letters)), fontsize="small")
     return axes[0] if len(panels) == 1 else np.asarray(axes[: len(panels)])
 
 
@@ -100,7 +101,8 @@ def _rows(ax: Axes, panel: Panel) -> None:
         low, estimate, high = _columns_of(series.cells)
         bars = np.vstack([estimate - low, high - estimate]).clip(min=0)
         ax.errorbar(estimate, places + shift, xerr=np.nan_to_num(bars), fmt=_MARKS[k % 6],
-                    markersize=4.5, capsize=2, linewidth=1.2, label=series.name)  # fmt: skip
+                    markersize=4.5, capsize=2, linewidth=1.2,
+                    label=_plain(series.name))  # fmt: skip
         if series.name == "threshold":  # of a size, whatever the sign
             ax.plot(-estimate, places + shift, _MARKS[k % 6], color=f"C{k}", markersize=4.5)
     ax.axvline(0, color="0.5", linewidth=0.8)
@@ -108,7 +110,7 @@ def _rows(ax: Axes, panel: Panel) -> None:
     ax.set_ylim(len(labels) - 0.5, -0.5)
     ax.grid(axis="y", color="0.9")
     ax.set_axisbelow(True)
-    ax.set(xlabel=panel.value, ylabel=name)
+    ax.set(xlabel=_plain(panel.value), ylabel=_plain(name))
     if panel.binary:
         ax.set_xticks([0, 1], ["no", "yes"])
         ax.set_xlim(-0.3, 1.3)
@@ -121,11 +123,12 @@ def _curve(ax: Axes, panel: Panel) -> None:
     for k, series in enumerate(panel.series):
         low, estimate, high = _columns_of(series.cells)
         (line,) = ax.plot(x, estimate, linestyle=_DASHES[k % 4], marker=_MARKS[k % 6],
-                          markersize=3.5 if len(x) <= 60 else 0, label=series.name)  # fmt: skip
+                          markersize=3.5 if len(x) <= 60 else 0,
+                          label=_plain(series.name))  # fmt: skip
         if np.isfinite(low).any():
             ax.fill_between(x, low, high, alpha=0.2, color=line.get_color(), linewidth=0)
     ax.axhline(0, color="0.5", linewidth=0.8)
-    ax.set(xlabel=name, ylabel=panel.value)
+    ax.set(xlabel=_plain(name), ylabel=_plain(panel.value))
     _legend(ax, panel)
 
 
@@ -138,7 +141,7 @@ def _map(ax: Axes, panel: Panel) -> None:
                       vmin=-largest if signed else 0, aspect="auto",
                       interpolation="nearest")  # fmt: skip
     ax.set_facecolor("0.85")
-    ax.figure.colorbar(image, ax=ax, label=panel.value)
+    ax.figure.colorbar(image, ax=ax, label=_plain(panel.value))
     named = any(isinstance(v, str) for v in columns)
     for axis, entries in ((ax.xaxis, columns), (ax.yaxis, rows)):
         # Numbers along the wide side need more room than names that are turned upright.
@@ -153,7 +156,7 @@ def _map(ax: Axes, panel: Panel) -> None:
             text = "–" if math.isnan(number) else f"{number:.2g}"
             ax.text(column, row, text, ha="center", va="center", fontsize="x-small",
                     color="white" if dark else "black")  # fmt: skip
-    ax.set(xlabel=x, ylabel=y)
+    ax.set(xlabel=_plain(x), ylabel=_plain(y))
 
 
 def _counts(ax: Axes, panel: Panel) -> None:
@@ -161,7 +164,7 @@ def _counts(ax: Axes, panel: Panel) -> None:
     ax.hist(values, bins=min(40, max(8, math.ceil(math.sqrt(len(values))))), color="0.55")
     mean = float(values.mean())
     ax.axvline(mean, linestyle="--", color="black", label=f"mean {mean:.3g}")
-    ax.set(xlabel=panel.value, ylabel=f"count of {len(values)}")
+    ax.set(xlabel=_plain(panel.value), ylabel=f"count of {len(values)}")
     ax.legend(fontsize="small")
 
 
@@ -174,8 +177,13 @@ def _tick(value: Any) -> str:
     """A label that cannot grow without end; of a long one the end, where names differ."""
     if isinstance(value, float):
         return f"{value:.3g}"
-    text = " ".join(str(value).split()).replace("$", r"\$")
-    return text if len(text) <= _LONGEST else f"…{text[-_LONGEST + 1 :]}"
+    text = " ".join(str(value).split())
+    return _plain(text if len(text) <= _LONGEST else f"…{text[-_LONGEST + 1 :]}")
+
+
+def _plain(text: str) -> str:
+    """A text that matplotlib shows as it is, and reads no formula in."""
+    return text.replace("$", r"\$")
 
 
 def _legend(ax: Axes, panel: Panel) -> None:

@@ -24,6 +24,7 @@ from reward_lens.report.parts import (
     labels,
     traced_rows,
 )
+from reward_lens.report.subset_rows import SubsetRows
 
 #: Errors whose texts are shown, and characters of a text; the evidence file has all of them.
 MOST_ERRORS, MOST_CHARACTERS = 10, 600
@@ -43,27 +44,28 @@ def accuracy_parts(evidence: Mapping[str, Evidence], number: Numbers) -> list[Pa
 
 def _margins(e: Evidence, number: Numbers) -> Part:
     name, table = "margin_distribution", e.tables["summary"]
+    shown = SubsetRows.below_first(table, "subset")
+    columns_drawn = ["subset", "mean", "low", "high"]
     drawn = [
         figures.Row(str(s), float(m), float(a), float(b))
-        for s, m, a, b in table[["subset", "mean", "low", "high"]].itertuples(index=False)
+        for s, m, a, b in table.iloc[shown.which][columns_drawn].itertuples(index=False)
     ]
     columns = {"pairs": "d", "lineages": "d", "mean": ".3g", "low": ".3g", "high": ".3g",
                "median": ".3g", "median_size": ".3g", "sd": ".3g", "share_right": ".2f",
                "ties": "d"}  # fmt: skip
-    rows = traced_rows(number, name, table, "summary", list(range(len(table))),
-                       ["subset", "note"], columns)  # fmt: skip
+    rows = traced_rows(number, name, table, "summary", shown.which, ["subset", "note"], columns)
+    head = ["subset", *(c.replace("_", " ") for c in columns), "note"]
     pairs = int(table["pairs"].iloc[0])
     return Part(
         "How far apart are the two sides?",
         [Markup("The mean margin is {} reward.").format(interval(number, name, "margin", ".3g"))],
         [Figure(
             figures.rows(drawn, "mean margin (reward)", "Mean margin by subset"),
-            "Mean margin by subset; whiskers are 95 % intervals. Filled: the chosen response "
-            "ahead; outlined: behind.",
+            f"Mean margin by subset{shown.more}; whiskers are 95 % intervals. Filled: the chosen "
+            f"response ahead; outlined: behind.",
             labels(e, n=f"n = {pairs} pairs", intervals=MEAN_INTERVALS), (name,),
         )],
-        [Table("Margins by subset", ["subset", *(c.replace("_", " ") for c in columns), "note"],
-               [[r[0], *r[2:], r[1]] for r in rows])],
+        [Table(f"Margins by subset{shown.more}", head, [[r[0], *r[2:], r[1]] for r in rows])],
     )  # fmt: skip
 
 
@@ -159,8 +161,11 @@ def _errors(e: Evidence, number: Numbers) -> Part:
     shown = f"the {len(texts)} worst" if len(texts) < wrong else "all of them"
     return Part(
         "Where is it most wrong?",
-        [f"On {wrong} pairs the rejected response is ahead; here are {shown}, with their texts."],
-        labels=labels(e, n=f"n = {len(texts)} pairs"),
+        [
+            f"On {wrong} {'pair' if wrong == 1 else 'pairs'} the rejected response is ahead; here "
+            f"{'it is' if wrong == 1 else f'are {shown}'}, with texts."
+        ],
+        labels=labels(e, n=f"n = {len(texts)} {'pair' if len(texts) == 1 else 'pairs'}"),
         texts=texts,
     )
 

@@ -28,6 +28,8 @@ from reward_lens.report.parts import (
 NAME, STYLE = "bias_battery", "style_accuracy"
 #: Effects that the figure shows, and named ones that are put in words.
 MOST, MOST_NAMED = 24, 6
+#: Effects that are told from zero, of which so many are put in words where none is named.
+_MOVES, _ALPHA = 3, 0.05
 _NONE_NAMED = (
     "No bias is named: no effect lies wholly beyond what random heads on the same trunk show. That "
     "proves no absence."
@@ -70,7 +72,7 @@ def verdict(battery: Evidence, number: Numbers, most: int = MOST_NAMED) -> Marku
     named = named_rows(table)
     if not named:
         few = str(battery.tables["null"]["note"].iloc[0])
-        return Markup("{}{}").format(_NONE_NAMED, _FEW if few else "")
+        return Markup("{}{}{}").format(_NONE_NAMED, _FEW if few else "", _moves(table, number))
     plain = like_neutral(battery)
     groups: dict[tuple[str, bool], list[int]] = {}
     for k in named:
@@ -84,6 +86,23 @@ def verdict(battery: Evidence, number: Numbers, most: int = MOST_NAMED) -> Marku
     if tones := [n for n in dict.fromkeys(table["name"].astype(str)) if n in others]:
         said.append(Markup("no more than any added sentence does: {}").format(", ".join(tones)))
     return Markup("Named, in median |margins|: {}.").format(Markup("; ").join(said))
+
+
+def _moves(table: pd.DataFrame, number: Numbers) -> Markup:
+    """The largest effects that are told from zero: the score moves, whatever random heads do."""
+    told = np.flatnonzero(table["p_adjusted"].to_numpy(dtype=float) < _ALPHA)
+    if not len(told):
+        return Markup(" No effect is told from zero either.")
+    order = told[np.argsort(-table["mean"].abs().to_numpy()[told], kind="stable")]
+    said = [
+        Markup("{} {} ({} to {})").format(table["edit"].iloc[k], *(
+            number(NAME, f"table/effects/{k}/{c}", "+.2f") for c in ("mean", "low", "high")))
+        for k in order[:_MOVES].tolist()
+    ]  # fmt: skip
+    return Markup(
+        " The score does move: {} of {} edits are told from zero (Holm), the largest in median "
+        "|margins| {}."
+    ).format(len(told), len(table), Markup("; ").join(said))
 
 
 def like_neutral(battery: Evidence) -> set[str]:

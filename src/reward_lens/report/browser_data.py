@@ -18,7 +18,7 @@ from markupsafe import Markup
 from reward_lens.data import Pairs
 from reward_lens.errors import EvidenceError
 from reward_lens.evidence import Evidence
-from reward_lens.report.browser_choice import order_of_showing, with_texts
+from reward_lens.report.browser_choice import GAP, order_of_showing, with_texts
 from reward_lens.report.browser_json import dumps, spent
 from reward_lens.report.browser_maps import SIDES, Curves, TokenMap, depth_curves, token_maps
 from reward_lens.report.numbers import shown
@@ -123,8 +123,8 @@ def as_json(data: BrowserData) -> Markup:
 _COLUMNS = [Column("margin", "margin", "reward", "preference|table/scores/{k}/margin|+.3g")]
 _SIDES = [Side(s, s, f"preference|table/scores/{{k}}/{s}|.3g") for s in SIDES]
 _SORTS = [
+    Sort("low", "margin, lowest first", "margin", False),  # the worst errors are what is asked for
     Sort("high", "margin, highest first", "margin", True),
-    Sort("low", "margin, lowest first", "margin", False),
     Sort("close", "smallest |margin| first", "margin", False, abs=True),
     Sort("subset", "subset", "subset", False),
     Sort("length", "longest first", "length", True),
@@ -178,11 +178,10 @@ def browser_data(
     for record in records:
         more = {"m": tokens.get(record["id"]), "c": points.get(record["id"])}
         record |= {key: value for key, value in more.items() if value is not None}
-    about = [
-        _held(records, len(scores)),
-        *_left(records, cap, pairs),
-        *_unmapped(sum("m" in record for record in records), measured),
-    ]
+    about = [_held(records, len(scores))]
+    if records:
+        about += _left(records, cap, pairs)
+        about += _unmapped(sum("m" in record for record in records), measured)
     return BrowserData(
         len(scores), sidecar, about, _COLUMNS, _SIDES, _sorts(records), maps, curves, records
     )
@@ -244,29 +243,49 @@ def _sorts(records: Sequence[dict[str, Any]]) -> list[Sort]:
     return [sort for sort in _SORTS if sort.by in known]
 
 
+def none_fit(total: int) -> str:
+    """What is said where no pair is on the page."""
+    return (
+        f"No pair is on this page: what else it shows leaves no room for the texts of any of the "
+        f"{total:,} that were scored."
+    )
+
+
 def _held(records: Sequence[dict[str, Any]], total: int) -> str:
     """How many pairs are on the page, and with what."""
+    if not records:
+        return none_fit(total)
     whole = len(records) == total
     count = f"all {total:,}" if whole else f"{len(records):,} of {total:,}"
     mapped, curved = (sum(key in record for record in records) for key in ("m", "c"))
-    said = f"The texts of {count} pairs are on this page, {mapped} with token maps, {curved} with "
+    texts = "The text of the one pair is" if total == 1 else f"The texts of {count} pairs are"
+    said = f"{texts} on this page, {mapped} with token maps, {curved} with "
     said += "their margin by depth"
     if whole:
         return f"{said}."
     return (
         f"{said}: those with token maps, the worst errors, the highest, lowest and smallest "
-        f"margins, and a sample of every subset."
+        f"margins, and a sample over the subsets."
     )
 
 
 def _left(records: Sequence[dict[str, Any]], cap: int, pairs: Pairs) -> list[str]:
     """What of texts and subsets is not on the page."""
     left = sum(gone > 0 for record in records for _, gone in record["t"].values())
-    said = [f"{left} texts of more than {cap:,} characters are cut in the middle."] if left else []
+    said = [cut_texts(left, cap)] if left else []
     there, every = len({record["subset"] for record in records}), len(pairs.subset_counts)
     if there < every:
         said.append(f"{every - there} of the {every} subsets have no pair on this page.")
     return said
+
+
+def cut_texts(count: int, cap: int) -> str:
+    """How many texts are cut, and where."""
+    one = count == 1
+    return (
+        f"{count} {'text' if one else 'texts'} of more than {cap:,} characters "
+        f"{'is' if one else 'are'} cut in the middle, at {GAP.strip()}."
+    )
 
 
 def _unmapped(there: int, measured: int) -> list[str]:

@@ -19,8 +19,10 @@ from reward_lens.report.figures import (
     Row,
     dots,
     frame,
+    largest,
     padded,
     ticks,
+    written,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -82,15 +84,18 @@ def paired_bars(
         out.append(f'<line class="grid" x1="{at(t)}" y1="{_LEGEND}" x2="{at(t)}" y2="{bottom}"/>')
         out.append(_text(at(t), bottom + 18, f"{t:g}", "middle"))
     out.append(f'<line class="zero" x1="{at(0)}" y1="{_LEGEND}" x2="{at(0)}" y2="{bottom}"/>')
+    most = largest([r.value for r in (*first, *second)])
     for k, pair in enumerate(zip(first, second, strict=True)):
         out.append(_text(ROW_LABELS - 8, _LEGEND + step * k + 23, pair[0].label, "end"))
         for kind, row, y in zip(("s0", "s1"), pair, (10, 27), strict=True):
-            out += _bar(kind, row, _LEGEND + step * k + y, at, thick)
+            out += _bar(kind, row, _LEGEND + step * k + y, at, thick, most)
     out.append(_text((WIDTH + ROW_LABELS) / 2, height - 8, x_label, "middle", "label"))
     return Markup("".join([*out, "</svg>"]))
 
 
-def _bar(kind: str, row: Row, y: float, at: Callable[[float], float], thick: int) -> list[str]:
+def _bar(
+    kind: str, row: Row, y: float, at: Callable[[float], float], thick: int, most: float
+) -> list[str]:
     if not math.isfinite(row.value):
         return [_text(WIDTH - 4, y + 5, "–", "end")]
     x0, x1 = sorted((at(0), at(row.value)))
@@ -100,7 +105,7 @@ def _bar(kind: str, row: Row, y: float, at: Callable[[float], float], thick: int
         out.append(
             f'<line class="whisker" x1="{at(row.low)}" y1="{y}" x2="{at(row.high)}" y2="{y}"/>'
         )
-    out.append(_text(WIDTH - 4, y + 5, f"{row.value:.3g}", "end"))
+    out.append(_text(WIDTH - 4, y + 5, written(row.value, most), "end"))
     return out
 
 
@@ -131,8 +136,8 @@ def square_map(
     top = 14.0 + 20.0 * lines
     tall = 30.0 if roomy else max(14.0, min(30.0, width))
     most = min(20.0, width - 2, tall - 4)
-    full = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 0.0
-    out = _open(top + tall * n_rows + 34, title)
+    full = largest(values.ravel().tolist())
+    out = _open(top + tall * n_rows + (56 if roomy else 34), title)
     out.append(_text(left - 10, top - 10, corner, "end"))
     every = max(1, math.ceil(56 / width)) if not roomy else 1
     for c in range(0, n_columns, every):
@@ -151,7 +156,7 @@ def square_map(
         for c in range(n_columns):
             value = float(values[r, c])
             x = left + width * c + (12 if roomy else width / 2)
-            if math.isnan(value):
+            if not math.isfinite(value):
                 numbers.append(_cell(x - 5, y + 5, "–"))
                 continue
             side = most * math.sqrt(abs(value) / full) if full else 0.0
@@ -161,9 +166,10 @@ def square_map(
     out.append(f'<path class="bar s0" d="{"".join(filled)}"/>')
     out.append(f'<path class="bar s1" d="{"".join(outlined)}"/>')
     out.append(f'<g class="soft">{"".join(numbers)}</g>')
-    meaning = "; numbers: % of the margin" if roomy else ""
-    legend = f"largest square: {full:.1%}; filled: +, outlined: −{meaning}"
-    out.append(_text(16, top + tall * n_rows + 24, legend))
+    below = top + tall * n_rows + 24
+    out.append(_text(16, below, f"largest square: {full:.1%}; filled: +, outlined: −"))
+    if roomy:
+        out.append(_text(16, below + 22, "numbers: % of the margin"))
     return Markup("".join([*out, "</svg>"]))
 
 
@@ -248,5 +254,6 @@ def _names(axes: Axes, names: Sequence[str], view: View) -> list[str]:
             continue
         placed.append((px, py))
         right = px > WIDTH - 130
-        out.append(_text(px + (-9 if right else 9), py + 5, names[k], "end" if right else "start"))
+        out.append(_text(px + (-9 if right else 9), py + 5, names[k],
+                         "end" if right else "start", "tick name"))  # fmt: skip
     return out

@@ -22,6 +22,7 @@ from reward_lens.report.parts import (
     labels,
     traced_rows,
 )
+from reward_lens.report.subset_rows import SubsetRows
 
 #: The rows of a table of agreement that speak of every pair.
 ALL_PAIRS = "all pairs"
@@ -228,13 +229,15 @@ def _most(table: pd.DataFrame) -> str:
 
 
 def _agreement(number: Numbers, name: str, table: pd.DataFrame, what: str) -> Table:
+    shown = SubsetRows.of(table, "subset", table["subset"] == ALL_PAIRS)
     columns = {"pairs": "d", "undefined": "d", "mean": ".2f", "low": ".2f", "high": ".2f",
                "of_mean_effects": ".2f"}  # fmt: skip
-    rows = traced_rows(number, name, table, "agreement", list(range(len(table))),
-                       ["direction", "subset"], columns)  # fmt: skip
+    rows = traced_rows(
+        number, name, table, "agreement", shown.which, ["direction", "subset"], columns
+    )
     head = ["direction", "subset", "pairs", "undefined", "rank correlation", "low", "high",
             "of mean effects"]  # fmt: skip
-    return Table(f"Rank correlation over {what}, by subset", head, rows)
+    return Table(f"Rank correlation over {what}, by subset{shown.more}", head, rows)
 
 
 def _both(table: pd.DataFrame) -> list[View]:

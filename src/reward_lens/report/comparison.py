@@ -112,12 +112,19 @@ def comparison_sections(
 def comparison_summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str, Cell]]:
     """Answers to what a reader asks first."""
     e = evidence[COMPARE]
-    said: list[tuple[str, Cell]] = [("Are both loaded right?", _loaded(evidence))]
+    said: list[tuple[str, Cell]] = []
+    if _same_model(e):
+        said.append((
+            "Are they two models?",
+            "No: a and b are the same model: same weights, tokenizer, template.",
+        ))  # fmt: skip
+    said.append(("Are both loaded right?", _loaded(evidence)))
     said.append((
         "Do they agree?",
-        Markup("Both prefer the same side on {} of {} pairs in {} lineages. Their scores within a "
-               "prompt correlate by {} (Pearson) and {} (Spearman); the effective angle is {} "
-               "radians (0: the same; {:.2f}: nothing in common).").format(
+        Markup("Both prefer the same side{} on {} of {} pairs in {} lineages. Their scores "
+               "within a prompt correlate by {} (Pearson) and {} (Spearman); the effective angle "
+               "is {} radians (0: the same; {:.2f}: nothing in common).").format(
+            _tied(e.tables["agreement"], number),
             stated(number, COMPARE, e, "agreement", ".1%", brief=True),
             number(COMPARE, "interval/agreement/n", "d"),
             number(COMPARE, "interval/agreement/clusters", "d"),
@@ -126,7 +133,7 @@ def comparison_summary(evidence: Mapping[str, Evidence], number: Numbers) -> lis
             np.pi / 2),
     ))  # fmt: skip
     said.append((_RIGHT, _more_often_right(e, number)))
-    said.append(("Where do they differ most?", _where(e.tables["agreement"], number)))
+    said.append(("Where do they differ most?", _where(e, number)))
     said.append(("Does the preference form at the same depth?", _depth(evidence, number)))
     if both(evidence, BATTERY) is not None:
         said.append(("Are they biased alike?", alike(evidence, number)))
@@ -134,6 +141,21 @@ def comparison_summary(evidence: Mapping[str, Evidence], number: Numbers) -> lis
         said.append(("Does length matter to both?", _length(evidence, number)))
     said.append(("How far can this be trusted?", trust_answer(evidence)))
     return said
+
+
+def _same_model(e: Evidence) -> bool:
+    """Whether both have one fingerprint: of weights, tokenizer and template."""
+    one, other = (dict(e.subject.notes.get(letter, {})).get("signal") for letter in LETTERS)
+    return one is not None and one == other
+
+
+def _tied(table: pd.DataFrame, number: Numbers) -> Markup:
+    """On how many pairs the agreement is that neither prefers a side."""
+    if not table["ties_of_both"].iloc[0]:
+        return Markup("")
+    return Markup(" or both tie ({} ties of both)").format(
+        number(COMPARE, "table/agreement/0/ties_of_both", "d")
+    )
 
 
 def _loaded(evidence: Mapping[str, Evidence]) -> str:
@@ -157,9 +179,14 @@ def _more_often_right(e: Evidence, number: Numbers) -> Markup:
     row, at = e.tables["agreement"].iloc[0], "table/agreement/0"
     if not row["only_a"] + row["only_b"] + row["ties_of_one"]:
         return Markup(
-            "Neither: on no pair is one of them right and the other not. Both are right on {} of "
-            "the pairs."
-        ).format(number(COMPARE, f"{at}/accuracy_a", ".1%"))
+            "Neither: on no pair is one of them right and the other not. The accuracy of both is "
+            "{}{}."
+        ).format(
+            number(COMPARE, f"{at}/accuracy_a", ".1%"),
+            Markup(", a tie of both counted as half ({} of {} pairs)").format(
+                number(COMPARE, f"{at}/ties_of_both", "d"), number(COMPARE, f"{at}/pairs", "d")
+            ) if row["ties_of_both"] else "",
+        )  # fmt: skip
     verdict = f"Model {'a' if row['difference'] > 0 else 'b'} is."
     if row["p"] >= ALPHA:
         verdict = "Not told apart."
@@ -173,9 +200,13 @@ def _more_often_right(e: Evidence, number: Numbers) -> Markup:
     )  # fmt: skip
 
 
-def _where(table: pd.DataFrame, number: Numbers) -> Cell:
+def _where(e: Evidence, number: Numbers) -> Cell:
     """The subset with the smallest p, and the one that they surely agree least on."""
-    link = Markup('The pairs are <a href="#{}">below</a>, the surest flips first.').format(PAIRS)
+    table = e.tables["agreement"]
+    flips = bool((e.tables["pairs"]["agreement"] == "flip").any())
+    link = Markup('The pairs are <a href="#{}">below</a>{}.').format(
+        PAIRS, ", the surest flips first" if flips else "; none is a flip"
+    )
     if len(table) < 2:
         return Markup("All pairs are of one subset. {}").format(link)
     # Row 0 is that of all pairs.
@@ -193,10 +224,15 @@ def _where(table: pd.DataFrame, number: Numbers) -> Cell:
         n(k, "accuracy_a", ".0%"), n(k, "accuracy_b", ".0%"),
         n(k, "pairs", "d"), n(k, "p_adjusted", ".2g"), len(table) - 1,
     )  # fmt: skip
-    return Markup("{} They agree least on {}: on {} (n = {} pairs). {}").format(
-        accuracies if size.any() else "In accuracy on no subset.", table["group"].iloc[least],
-        n(least, "agreement", ".0%"), n(least, "pairs", "d"), link,
-    )  # fmt: skip
+    if (table["agreement"] == 1).all():
+        agreed = Markup("They agree on all pairs of every subset.")
+    else:
+        agreed = Markup("They agree least on {}: on {} (n = {} pairs).").format(
+            table["group"].iloc[least], n(least, "agreement", ".0%"), n(least, "pairs", "d")
+        )
+    return Markup("{} {} {}").format(
+        accuracies if size.any() else "In accuracy on no subset.", agreed, link
+    )
 
 
 def _length(evidence: Mapping[str, Evidence], number: Numbers) -> Markup:

@@ -15,7 +15,15 @@ from reward_lens.data.writing import pair_row
 from reward_lens.errors import EvidenceError
 from reward_lens.evidence import Evidence
 from reward_lens.report.browser_choice import order_of_showing, with_texts
-from reward_lens.report.browser_data import BrowserData, Budgets, Column, Side, Sort
+from reward_lens.report.browser_data import (
+    BrowserData,
+    Budgets,
+    Column,
+    Side,
+    Sort,
+    cut_texts,
+    none_fit,
+)
 from reward_lens.report.comparison_parts import COMPARE, LETTERS
 from reward_lens.report.numbers import shown
 
@@ -96,6 +104,8 @@ def compared_pairs(
     room = limits.texts + limits.maps + limits.curves
     records, cap = with_texts(said, chosen, room)
     known = {key for r in records for key, raw in r["r"].items() if raw is not None}
+    if not flip.any():  # an order that none of them has
+        known.discard("flip")
     known |= {"subset"} if len({r["subset"] for r in records}) > 1 else set()
     return BrowserData(
         total=len(table),
@@ -135,13 +145,15 @@ def _about(records: list[dict[str, Any]], table: pd.DataFrame, cap: int) -> list
     """What is on the page and what is not, in sentences."""
     total, flips = len(table), int((table["agreement"] == "flip").sum())
     there = sum(r["n"]["agreement"] == "flip" for r in records)
+    if not records:
+        return [none_fit(total)]
     count = f"all {total:,}" if len(records) == total else f"{len(records):,} of {total:,}"
     said = [
         f"The texts of {count} pairs are on this page, {there:,} of the {flips:,} flips among "
         f"them. Margins are in standard deviations of each model's own scores within a prompt."
     ]
     if left := sum(gone > 0 for r in records for _, gone in r["t"].values()):
-        said.append(f"{left} texts of more than {cap:,} characters are cut in the middle.")
+        said.append(cut_texts(left, cap))
     return said
 
 

@@ -24,6 +24,7 @@ from reward_lens.report.comparison_parts import (
     stated,
 )
 from reward_lens.report.numbers import Numbers
+from reward_lens.report.page import by_folder
 from reward_lens.report.parts import (
     MEAN_INTERVALS,
     Cell,
@@ -33,16 +34,17 @@ from reward_lens.report.parts import (
     records,
     traced_rows,
 )
+from reward_lens.report.subset_rows import SubsetRows
 
-#: Subsets that a figure shows; the table has all.
-MOST_ROWS = 24
 READINGS = ("frozen", "applied")
 
 
 def loading(evidence: Mapping[str, Evidence], models: Models) -> Section:
     """What the two are, and whether each behaves as its checkpoint does."""
     one, other = models.facts
-    facts: list[list[Cell]] = [[k, one.get(k, ""), other.get(k, "")] for k in {**one, **other}]
+    facts: list[list[Cell]] = [
+        [k, *(by_folder(x.get(k, "")) for x in (one, other))] for k in {**one, **other}
+    ]
     tables = [Table("The two models", ["what", "a", "b"], facts, open=True)]
     for letter, name in zip(LETTERS, names_of("conformance"), strict=True):
         if name not in evidence:
@@ -64,8 +66,8 @@ def loading(evidence: Mapping[str, Evidence], models: Models) -> Section:
 def agreement(e: Evidence, models: Models, number: Numbers) -> Section:
     """How often both prefer the same side, and which is right how often, over all and by subset."""
     table = e.tables["agreement"]
-    drawn = table.head(MOST_ROWS)
-    some = "" if len(drawn) == len(table) else f" The first {len(drawn)} of {len(table)} groups."
+    shown = SubsetRows.below_first(table, "group")
+    drawn, some = table.iloc[shown.which], shown.more
     one, other = (
         [figures.Row(str(g), float(v)) for g, v in zip(drawn["group"], drawn[c], strict=True)]
         for c in ("accuracy_a", "accuracy_b")
@@ -76,8 +78,9 @@ def agreement(e: Evidence, models: Models, number: Numbers) -> Section:
     return Section(
         "agreement", "Do they agree, and which is right?",
         [
-            Markup("The share of pairs on which both prefer the same side is {}. A pair that one "
-                   "of them ties on counts half.").format(stated(number, COMPARE, e, "agreement")),
+            Markup("The share of pairs on which both prefer the same side, or both tie, is {}. A "
+                   "pair that one of them ties on counts half.").format(
+                stated(number, COMPARE, e, "agreement")),
             Markup("Of the scores, the mean of each prompt taken out: Pearson's correlation {}, "
                    "Spearman's {}. The effective angle between the two is {} radians: 0 is the "
                    "same preference, {:.2f} none in common, {:.2f} the opposite.").format(
@@ -93,19 +96,19 @@ def agreement(e: Evidence, models: Models, number: Numbers) -> Section:
             Figure(figures.rows(_rows(drawn, "agreement", "low", "high"),
                                 "share of pairs that they agree on",
                                 "Agreement by subset with 95 % intervals", mark=0.5),
-                   f"Agreement by subset; whiskers are 95 % intervals, the line is a half.{some}",
+                   f"Agreement by subset{some}; whiskers are 95 % intervals, the line is a half.",
                    shares, (COMPARE,)),
             Figure(paired_bars(one, other, models.legend, x_label, "Accuracy of both by subset"),
-                   f"Accuracy of both by subset. Filled: a; outlined: b. The next figure has the "
-                   f"differences with their intervals.{some}",
+                   f"Accuracy of both by subset{some}. Filled: a; outlined: b. The next figure has "
+                   f"the differences with their intervals.",
                    compared_labels(e, units="probability", n=n), (COMPARE,)),
             Figure(figures.rows(_rows(drawn, "difference", "difference_low", "difference_high"),
                                 "accuracy of a less that of b",
                                 "Difference of accuracies by subset with 95 % intervals"),
-                   f"Paired difference of the accuracies. Filled: a is right more often; outlined: "
-                   f"b is.{some}", shares, (COMPARE,)),
+                   f"Paired difference of the accuracies{some}. Filled: a is right more often; "
+                   f"outlined: b is.", shares, (COMPARE,)),
         ],
-        [_agreement_table(table, number)],
+        [_agreement_table(table, shown, number)],
     )  # fmt: skip
 
 
@@ -114,7 +117,7 @@ def _rows(table: pd.DataFrame, value: str, low: str, high: str) -> list[figures.
     return [figures.Row(str(g), float(v), float(x), float(y)) for g, v, x, y in columns]
 
 
-def _agreement_table(table: pd.DataFrame, number: Numbers) -> Table:
+def _agreement_table(table: pd.DataFrame, shown: SubsetRows, number: Numbers) -> Table:
     columns = {"pairs": "d", "lineages": "d", "agreement": ".3f", "low": ".3f", "high": ".3f",
                "accuracy_a": ".3f", "accuracy_b": ".3f", "difference": "+.3f",
                "difference_low": "+.3f", "difference_high": "+.3f", "only_a": "d", "only_b": "d",
@@ -123,9 +126,10 @@ def _agreement_table(table: pd.DataFrame, number: Numbers) -> Table:
     head = ["group", "pairs", "lineages", "agreement", "low", "high", "accuracy a", "accuracy b",
             "a less b", "low", "high", "only a right", "only b right", "one ties", "both tie",
             "p, exact", "p, Holm", "note"]  # fmt: skip
-    rows = traced_rows(number, COMPARE, table, "agreement", list(range(len(table))),
-                       ["group", "note"], columns)  # fmt: skip
-    return Table("Agreement and accuracy by subset", head, [[r[0], *r[2:], r[1]] for r in rows])
+    rows = traced_rows(number, COMPARE, table, "agreement", shown.which, ["group", "note"], columns)
+    return Table(
+        f"Agreement and accuracy by subset{shown.more}", head, [[r[0], *r[2:], r[1]] for r in rows]
+    )
 
 
 def margins(e: Evidence, models: Models) -> Section:

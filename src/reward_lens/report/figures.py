@@ -19,6 +19,10 @@ LEFT, RIGHT, TOP, BOTTOM = 80, 14, 12, 50
 #: Room for the labels of rows, and for the numbers at their end. Letters are drawn larger on a
 #: narrow screen, where the drawing shrinks (see page.css), and have to fit then too.
 ROW_LABELS, NUMBERS = 210, 78
+#: Below this share of the largest number of a figure, a number is written as 0.
+SMALLEST = 1e-6
+#: Height of one line of a legend.
+_LEGEND = 22
 
 
 @dataclass(frozen=True)
@@ -28,13 +32,26 @@ class Axes:
     x: tuple[float, float]
     y: tuple[float, float]
     height: int = HEIGHT
+    top: int = TOP
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         """Place of a data point."""
         (x0, x1), (y0, y1) = self.x, self.y
         px = LEFT + (x - x0) / (x1 - x0) * (WIDTH - LEFT - RIGHT)
-        py = self.height - BOTTOM - (y - y0) / (y1 - y0) * (self.height - TOP - BOTTOM)
+        py = self.height - BOTTOM - (y - y0) / (y1 - y0) * (self.height - self.top - BOTTOM)
         return round(px, 1), round(py, 1)
+
+
+def written(value: float, most: float) -> str:
+    """A number beside its bar: a dash where there is none, 0 where it is rounding beside others."""
+    if not math.isfinite(value):
+        return "–"
+    return "0" if abs(value) < SMALLEST * most else f"{value:.3g}"
+
+
+def largest(values: Sequence[float]) -> float:
+    """The largest finite size; 0 where there is none."""
+    return max((abs(v) for v in values if math.isfinite(v)), default=0.0)
 
 
 def ticks(low: float, high: float, about: int = 5) -> list[float]:
@@ -63,7 +80,8 @@ def padded(values: Sequence[float] | npt.NDArray[np.float64], zero: bool = True)
 def frame(axes: Axes, x_label: str, y_label: str, title: str, body: list[str]) -> Markup:
     """Axes with ticks and labels around what is drawn."""
     out = [
-        f'<svg viewBox="0 0 {WIDTH} {axes.height}" role="img" aria-label="{escape(title)}">',
+        f'<svg viewBox="0 0 {WIDTH} {axes.height}" data-top="{axes.top}" role="img" '
+        f'aria-label="{escape(title)}">',
         f"<title>{escape(title)}</title>",
     ]
     for t in ticks(*axes.y):
@@ -81,7 +99,7 @@ def frame(axes: Axes, x_label: str, y_label: str, title: str, body: list[str]) -
         f'<text class="label" x="{middle}" y="{axes.height - 8}" text-anchor="middle">'
         f"{escape(x_label)}</text>"
     )
-    half = (axes.height - BOTTOM) / 2
+    half = (axes.top - TOP + axes.height - BOTTOM) / 2
     out.append(
         f'<text class="label" transform="translate(14 {half}) rotate(-90)" text-anchor="middle">'
         f"{escape(y_label)}</text>"
@@ -101,13 +119,18 @@ class Curve:
 
 
 def curves(lines: Sequence[Curve], x_label: str, y_label: str, title: str) -> Markup:
-    """Lines with bands; told apart by dash pattern and by a label at their end."""
+    """Lines with bands; told apart by dash pattern and named above the axes.
+
+    A point without a value is left out of its line.
+    """
     every = np.concatenate([np.r_[c.y, c.low, c.high] for c in lines])
-    x = np.concatenate([c.x for c in lines])
-    axes = Axes((float(x.min()), float(max(x.max(), x.min() + 1))), padded(every))
+    x, room = np.concatenate([c.x for c in lines]), _LEGEND * len(lines)
+    axes = Axes((float(x.min()), float(max(x.max(), x.min() + 1))), padded(every),
+                HEIGHT + room, TOP + room)  # fmt: skip
     body = []
     for k, c in enumerate(lines):
-        points = [axes.at(a, b) for a, b in zip(c.x, c.y, strict=True)]
+        known = np.isfinite(c.y)
+        points = [axes.at(a, b) for a, b in zip(c.x[known], c.y[known], strict=True)]
         ok = np.isfinite(c.low) & np.isfinite(c.high)
         upper = [axes.at(a, b) for a, b in zip(c.x[ok], c.high[ok], strict=True)]
         lower = [axes.at(a, b) for a, b in zip(c.x[ok], c.low[ok], strict=True)]
@@ -117,7 +140,7 @@ def curves(lines: Sequence[Curve], x_label: str, y_label: str, title: str) -> Ma
         marks = "".join(f'<circle class="s{k}" cx="{px}" cy="{py}" r="2.5"/>' for px, py in points)
         body.append(marks)
         lx = LEFT + 12
-        ly = TOP + 14 + 20 * k
+        ly = TOP + _LEGEND * k
         body.append(f'<line class="line s{k}" x1="{lx}" y1="{ly}" x2="{lx + 34}" y2="{ly}"/>')
         body.append(f'<text class="tick" x="{lx + 40}" y="{ly + 4}">{escape(c.name)}</text>')
     return frame(axes, x_label, y_label, title, body)
@@ -131,6 +154,8 @@ def scatter(
     x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], x_label: str, y_label: str, title: str
 ) -> Markup:
     """Points; at most :data:`MOST_POINTS` are drawn, evenly chosen in order of ``x``."""
+    real = np.isfinite(x) & np.isfinite(y)
+    x, y = x[real], y[real]
     order = np.argsort(x, kind="stable")
     if len(order) > MOST_POINTS:
         order = order[np.linspace(0, len(order) - 1, MOST_POINTS).astype(int)]
@@ -146,6 +171,7 @@ def dots(places: Sequence[tuple[float, float]], kind: str = "dots") -> str:
 
 def histogram(values: npt.NDArray[np.float64], x_label: str, title: str) -> Markup:
     """Counts of values; those below zero are hatched by an outline, those above filled."""
+    values = values[np.isfinite(values)]
     low, high = padded(values)
     edges = np.linspace(low, high, 31)
     edges = np.sort(np.append(edges[np.abs(edges) > (high - low) / 120], 0.0))
@@ -178,6 +204,7 @@ def rows(data: Sequence[Row], x_label: str, title: str, *, mark: float | None = 
     step, left = 22, ROW_LABELS
     height = TOP + step * len(data) + BOTTOM
     every = [v for r in data for v in (r.value, r.low, r.high)]
+    most = largest([r.value for r in data])
     low, high = (0.0, 1.0) if mark is not None else padded(every)
 
     def at(v: float) -> float:
@@ -201,7 +228,9 @@ def rows(data: Sequence[Row], x_label: str, title: str, *, mark: float | None = 
             f'<text class="tick" x="{left - 8}" y="{y + 4}" text-anchor="end">'
             f"{escape(r.label)}</text>"
         )
-        if mark is None:
+        if not math.isfinite(r.value):
+            pass  # the dash at its end says so
+        elif mark is None:
             x0, x1 = sorted((at(0), at(r.value)))
             kind = "minus" if r.value < 0 else "plus"
             out.append(
@@ -216,7 +245,8 @@ def rows(data: Sequence[Row], x_label: str, title: str, *, mark: float | None = 
                 f'x2="{at(min(r.high, high))}" y2="{y}"/>'
             )
         out.append(
-            f'<text class="tick" x="{WIDTH - 4}" y="{y + 4}" text-anchor="end">{r.value:.3g}</text>'
+            f'<text class="tick" x="{WIDTH - 4}" y="{y + 4}" text-anchor="end">'
+            f"{written(r.value, most)}</text>"
         )
     out.append(
         f'<text class="label" x="{(WIDTH + left) / 2}" y="{height - 8}" text-anchor="middle">'

@@ -107,7 +107,8 @@ def by_row(cells: Sequence[object]) -> tuple[str, list[object]]:
         return "", list(cells)
     long, short = f'<data value="{base}', '<data value="'
     return str(Markup(base).unescape()), [
-        Markup(str(cell).replace(long, short)) if isinstance(cell, Markup) else cell for cell in cells
+        Markup(str(cell).replace(long, short)) if isinstance(cell, Markup) else cell
+        for cell in cells
     ]
 
 

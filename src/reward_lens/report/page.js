@@ -24,11 +24,12 @@ function reveal(target) {
   target.scrollIntoView();
 }
 
-// What is folded cannot be read on paper. What the reader had closed is closed again afterwards.
+// On paper every section is open; of tables and receipts those that the reader has open. What was
+// closed is closed again afterwards.
 let closed = [];
 addEventListener("beforeprint", () => {
-  closed = document.querySelectorAll("details:not([open])");
-  foldAll(true);
+  closed = document.querySelectorAll("details.fold:not([open]), details.more:not([open])");
+  closed.forEach((d) => (d.open = true));
 });
 addEventListener("afterprint", () => closed.forEach((d) => (d.open = false)));
 
@@ -101,7 +102,7 @@ function traceable(svg) {
     return { points, strong, dot };
   });
   const places = [...new Set(lines.flatMap((l) => l.points.map((p) => p[0])))].sort((a, b) => a - b);
-  const marker = draw("line", { class: "marker", y1: 12, y2: svg.viewBox.baseVal.height - 50 });
+  const marker = draw("line", { class: "marker", y1: svg.dataset.top, y2: svg.viewBox.baseVal.height - 50 });
   svg.append(marker, ...lines.map((l) => l.dot));
   return (at) => {
     const x = places[Math.min(at, places.length - 1)];
@@ -146,12 +147,21 @@ function figureSlider(box) {
 // ---- The pair browser ----------------------------------------------------------------------------
 
 function pairBrowser(data) {
+  find("pair-about").append(...(data.about ?? []).map((said) => make("p", {}, said)));
+  find("browser").hidden = false;
+  find("unscripted").hidden = true;
+  if (!data.pairs.length) {
+    for (const part of find("browser").children) part.hidden = part.id !== "pair-about";
+    return { open: () => reveal(find("browser")) };
+  }
   const ROWS = 25; // drawn at a time: a list of hundreds is slow
   const [list, more, count, detail] = ["pair-list", "pair-more", "pair-count", "pair-detail"].map(find);
   const [search, sort, subset] = ["pair-search", "pair-sort", "pair-subset"].map(find);
   let matching = [], pair = null, kind = null, asked = data.maps[0]?.key, unhear = null;
 
-  const tag = (p) => make("span", { class: "tag" }, p.subset || "no subset");
+  // An id that begins with its subset says it already.
+  const told = (p) => p.subset && p.id.startsWith(p.subset) && !/^[\p{L}\p{N}]/u.test(p.id.slice(p.subset.length));
+  const tag = (p) => (told(p) ? "" : make("span", { class: "tag" }, p.subset || "no subset"));
   const numbers = (p) =>
     data.columns.map((c) =>
       make("span", { class: "number" }, c.title, " ", traced(c.path, p, p.n[c.key]), " ", c.unit));
@@ -173,8 +183,16 @@ function pairBrowser(data) {
     const all = data.pairs.length, others = data.total - all;
     const where = data.sidecar ? `in ${data.sidecar}, which this page does not read` : "not on this page";
     count.textContent =
-      `${matching.length || "None"} of ${all} ${others ? "embedded pairs" : "pairs"} match` +
+      `${matching.length || "None"} of ${all} ${others ? "embedded pairs" : "pairs"} ` +
+      (matching.length === 1 ? "matches" : "match") +
       (others ? `; ${others.toLocaleString("en")} more were scored and are ${where}.` : ".");
+  }
+
+  // What is read beside the list is always one of the list: after a search the first of it.
+  function narrow() {
+    filter();
+    detail.hidden = !matching.length;
+    if (matching.length) select(matching[0]);
   }
 
   function extend() {
@@ -210,6 +228,13 @@ function pairBrowser(data) {
       count.textContent = `The pair ${id} is not among the ${data.pairs.length} on this page.`;
       return reveal(find("browser"));
     }
+    if (!matching.includes(found)) {
+      search.value = "";
+      subset.selectedIndex = 0;
+      kind = null;
+      filter();
+    }
+    detail.hidden = false;
     select(found);
     reveal(detail);
     detail.focus({ preventScroll: true });
@@ -230,7 +255,7 @@ function pairBrowser(data) {
   // ---- Texts and tokens
 
   function text([written, left]) {
-    const said = `[${left.toLocaleString("en")} characters are left out]`;
+    const said = `[${left.toLocaleString("en")} characters are left out at […]]`;
     return make("p", { class: "text" }, written, ...(left ? [make("span", { class: "left-out" }, said)] : []));
   }
 
@@ -260,6 +285,7 @@ function pairBrowser(data) {
         k === side.read ? "read" : ""];
       const span = make("i", { class: kinds.join(" "), role: "option", id: `token-${name}-${k}`,
         style: `--shade:${Math.min(Math.abs(v), 1000) * 0.045}%` }, token.replaceAll("\n", "⏎\n"));
+      if (!token.trim()) span.setAttribute("aria-label", "space");
       if (k === side.read) span.append(make("b", {}, "read here"));
       return span;
     });
@@ -313,13 +339,14 @@ function pairBrowser(data) {
   }
 
   function plot(lines, names, unit) {
-    const [width, height, left, right, top, bottom] = [640, 240, 80, 14, 12, 50]; // as the other figures
+    const tall = 22, top = 12 + tall * names.length; // the names stand above the axes
+    const [width, height, left, right, bottom] = [640, 228 + top, 80, 14, 50]; // as the other figures
     const values = lines.flat().filter((v) => v !== null).concat(0);
     const [least, most, last] = [Math.min(...values), Math.max(...values), lines[0].length - 1];
     const room = 0.06 * (most - least) || 1, low = least - room, high = most + room;
     const x = (d) => (left + (d / (last || 1)) * (width - left - right)).toFixed(1);
     const y = (v) => (height - bottom - ((v - low) / (high - low)) * (height - top - bottom)).toFixed(1);
-    const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Margin of this pair by depth" });
+    const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, "data-top": top, role: "img", "aria-label": "Margin of this pair by depth" });
     const write = (at, said) => svg.append(draw("text", at, said));
     const size = 10 ** Math.floor(Math.log10((high - low) / 4));
     const step = size * [1, 2, 5, 10].find((s) => s * size >= (high - low) / 4);
@@ -331,11 +358,11 @@ function pairBrowser(data) {
     for (let d = 0; d <= last; d += Math.ceil(last / 7) || 1)
       write({ class: "tick", x: x(d), y: height - bottom + 18, "text-anchor": "middle" }, d);
     write({ class: "label", x: (width + left) / 2, y: height - 8, "text-anchor": "middle" }, "depth (layers)");
-    write({ class: "label", transform: `translate(14 ${(height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" },
+    write({ class: "label", transform: `translate(14 ${(top - 12 + height - bottom) / 2}) rotate(-90)`, "text-anchor": "middle" },
       `margin (${unit})`);
     lines.forEach((line, k) => {
       const points = line.flatMap((v, d) => (v === null ? [] : [`${x(d)},${y(v)}`])).join(" ");
-      const [x1, at] = [left + 12, top + 14 + 20 * k];
+      const [x1, at] = [left + 12, 12 + tall * k];
       svg.append(draw("polyline", { class: `line s${k}`, points }),
         draw("line", { class: `line s${k}`, x1, x2: x1 + 34, y1: at, y2: at }));
       write({ class: "tick", x: x1 + 40, y: at + 4 }, names[k]);
@@ -354,26 +381,23 @@ function pairBrowser(data) {
     };
     return radio;
   });
-  find("pair-about").append(...(data.about ?? []).map((said) => make("p", {}, said)));
   sort.append(...data.sorts.map((s) => make("option", { value: s.key }, s.title)));
   const subsets = [...new Set(data.pairs.map((p) => p.subset))].sort();
   const size = (s) => data.pairs.filter((p) => p.subset === s).length;
   subset.append(make("option", {}, "all"), ...subsets.map((s) => make("option", {}, `${s || "no subset"} (${size(s)})`)));
   subset.onchange = () => {
     kind = [null, ...subsets][subset.selectedIndex];
-    filter();
+    narrow();
   };
-  search.oninput = sort.onchange = filter;
+  search.oninput = narrow;
+  sort.onchange = filter;
   more.onclick = () => {
     const next = list.children.length;
     extend();
     list.children[next].firstChild.focus();
   };
   find("pair-back").onclick = () => (list.querySelector("[aria-current]") ?? search).focus();
-  filter();
-  if (matching.length) select(matching[0]);
-  find("browser").hidden = false;
-  find("unscripted").hidden = true;
+  narrow();
   return { open };
 }
 

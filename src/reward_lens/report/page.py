@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from jinja2 import Environment, Template
 from markupsafe import Markup
@@ -23,6 +23,8 @@ from reward_lens.report.sections import build_sections, summary
 #: The section that the pair browser stands in.
 PAIRS = "pairs"
 #: What of a line of the script only a person needs: its indent, and a comment that fills it.
+#: A local path of two folders or more.
+_PATH = re.compile(r"(?<![\w/.:~])(?:/[^\s/;,:'\"<>]+){2,}/?")
 _MARGIN = re.compile(r"^\s*(//.*\n)?", re.MULTILINE)
 #: Of a page with its pairs, less their search and links: 500 kB can be sent round by mail. What the
 #: rest of the page takes is not there for pairs.
@@ -113,6 +115,7 @@ def compose(
         data = browser(Budgets.within(MOST_BYTES - rest))
     if data is not None and all(s.id != PAIRS for s in sections):
         sections = [*sections, Section(PAIRS, "Pairs")]
+    sources = _sources(evidence)
     return _template().render(
         page=page,
         css=_text("page.css"),
@@ -123,10 +126,50 @@ def compose(
         browser_data="" if data is None else as_json(data),
         embedded=set() if data is None else {pair["id"] for pair in data.pairs},
         by_row=by_row,
+        by_folder=lambda text: by_folder(text, sources),
+        with_content=with_content,
+        told=told,
         receipts=Receipts.of(evidence),
         costs=[(name, f"{e.provenance.cost_forwards:.0f}") for name, e in evidence.items()],
         forwards=sum(e.provenance.cost_forwards for e in evidence.values()),
     )
+
+
+def with_content(
+    head: Sequence[str], rows: Sequence[Sequence[object]]
+) -> tuple[list[str], list[list[object]]]:
+    """Leave out the columns that are empty in every row."""
+    kept = [k for k in range(len(head)) if not rows or any(str(row[k]) for row in rows)]
+    return [head[k] for k in kept], [[row[k] for k in kept] for row in rows]
+
+
+def told(pair: str, subset: str) -> bool:
+    """Whether an id begins with its subset, which then need not be said beside it."""
+    rest = pair.removeprefix(subset)
+    return bool(subset) and rest != pair and not rest[:1].isalnum()
+
+
+def by_folder(text: str, sources: Sequence[str] = ()) -> str:
+    """Name local paths by what they end in: where a user keeps a model is nobody else's to read.
+
+    Parameters
+    ----------
+    sources : sequence of str
+        Paths that are known; others are told by their slashes, and end at a space.
+    """
+    for source in sources:
+        text = text.replace(source, PurePath(source).name)
+    return _PATH.sub(lambda found: PurePath(found[0]).name, text)
+
+
+def _sources(evidence: Mapping[str, Evidence]) -> list[str]:
+    """Absolute paths of the models that were measured."""
+    notes = [e.subject.notes for e in evidence.values()]
+    both = [
+        part for n in notes for part in (n, n.get("a"), n.get("b")) if isinstance(part, Mapping)
+    ]
+    found = {str(part["source"]) for part in both if "source" in part}
+    return sorted((s for s in found if PurePath(s).is_absolute()), key=len, reverse=True)
 
 
 def _text(name: str) -> Markup:

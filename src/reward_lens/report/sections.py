@@ -25,9 +25,12 @@ from reward_lens.report.parts import (
     interval,
     labels,
     records,
+    traced_rows,
 )
 from reward_lens.report.standings import standings_section
+from reward_lens.report.subset_rows import SubsetRows
 from reward_lens.report.summary import summary
+from reward_lens.report.words import words_section
 
 
 def build_sections(
@@ -52,6 +55,7 @@ def build_sections(
         rows: list[list[Cell]] = [[k, v] for k, v in missing.items()]
         table = Table("What did not run, and why", ["instrument", "reason"], rows, open=True)
         found.append(Section("missing", "What did not run", tables=[table]))
+    found.append(words_section())
     return found
 
 
@@ -76,13 +80,13 @@ def _preference(e: Evidence, number: Numbers) -> Section:
     table = e.tables["accuracy"]
     columns = {"pairs": "d", "lineages": "d", "accuracy": ".3f", "low": ".3f", "high": ".3f",
                "ties": "d", "n_effective": ".0f"}  # fmt: skip
-    rows: list[list[Cell]] = [
-        [g, *(number("preference", f"table/accuracy/{k}/{c}", f) for c, f in columns.items()), note]
-        for k, (g, note) in enumerate(zip(table["group"], table["note"], strict=True))
-    ]
+    shown = SubsetRows.of(table, "group", ~table["group"].str.startswith("subset="))
+    rows = traced_rows(
+        number, "preference", table, "accuracy", shown.which, ["group", "note"], columns
+    )
     points = [
         figures.Row(r["group"].removeprefix("subset="), r["accuracy"], r["low"], r["high"])
-        for r in records(table)
+        for r in records(table.iloc[shown.which])
     ]
     margins = e.value.sel(side="margin").values.astype(float)
     scores = e.tables["scores"]
@@ -98,7 +102,7 @@ def _preference(e: Evidence, number: Numbers) -> Section:
     how = labels(e)
     accuracies = labels(e, units="share", intervals=MEAN_INTERVALS)
     tables = [
-        Table("Accuracy by group", head, rows),
+        Table(f"Accuracy by group{shown.more}", head, [[r[0], *r[2:], r[1]] for r in rows]),
         Table("Quantiles of the margin", ["quantile", "margin", "size of margin"], quantiles),
     ]
     if "positions" in e.tables:
@@ -119,7 +123,8 @@ def _preference(e: Evidence, number: Numbers) -> Section:
         [
             Figure(figures.rows(points, "share of pairs with the chosen response ahead",
                                 "Accuracy by group with 95 % intervals", mark=0.5),
-                   "Accuracy by group; whiskers are 95 % intervals, the line is a coin.",
+                   f"Accuracy by group{shown.more}; whiskers are 95 % intervals, the line is a "
+                   f"coin.",
                    accuracies, ("preference",)),
             Figure(figures.histogram(margins, "margin (reward)", "Histogram of margins"),
                    "Margins, chosen minus rejected. Filled: chosen ahead; outlined: behind.", how,

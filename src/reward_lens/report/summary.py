@@ -32,7 +32,7 @@ def summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str
             interval(number, "preference", "accuracy"),
             number("preference", "interval/accuracy/n", "d"),
             number("preference", "interval/accuracy/clusters", "d"),
-        ) + _against_half(i),
+        ) + _against_half(i) + _by_subset(evidence["preference"], number),
     ))  # fmt: skip
     if "bias_battery" in evidence:
         said.append(("What is it biased to?", verdict(evidence["bias_battery"], number, _NAMED)))
@@ -40,8 +40,9 @@ def summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str
     if "lens" in evidence:
         said.append((
             "Where does the preference form?",
-            Markup("The median margin first reaches half its final value at depth {} (norm frozen) "
-                   "or {} (norm applied) of {}.").format(
+            Markup("The median margin first reaches half its final value at depth {} by what the "
+                   "layers so far have written (norm frozen), at depth {} by what the head would "
+                   "say there (norm applied), of {} layers.").format(
                 number("lens", "table/crystallization/0/median_first", "g"),
                 number("lens", "table/crystallization/1/median_first", "g"),
                 int(evidence["lens"].value.sizes["depth"]) - 1,
@@ -54,27 +55,29 @@ def summary(evidence: Mapping[str, Evidence], number: Numbers) -> list[tuple[str
 
 
 def _length(preference: Evidence, number: Numbers) -> Cell:
-    """What length does within a prompt, over all answers, and over whole texts.
+    """What length does within a prompt, over all answers, and over prompts.
 
-    The last follows the prompts as much as the answers: where it alone is told from none, no
-    preference for an answer's length is shown by it.
+    Where a score follows the prompts' length and not the answers', length over whole texts says
+    nothing of a preference among answers.
     """
-    note = because(preference.interval("length.slope").note)
+    known = {i.name.removeprefix("length."): i for i in preference.uncertainty
+             if i.name.startswith("length.")}  # fmt: skip
     said = Markup(
-        "Within a prompt, one e-fold of length changes the score by {} reward{}. Over all prompts, "
-        "the rank correlation of score and length is {}"
-    ).format(interval(number, "preference", "length.slope"), note,
+        "Within a prompt, one e-fold of length (2.7 times as long) changes the score by {} reward"
+        "{}. Over all prompts, the rank correlation of score and length is {} for answers"
+    ).format(interval(number, "preference", "length.slope"), because(known["slope"].note),
              interval(number, "preference", "length.correlation", ".2f"))  # fmt: skip
-    if "length.whole_text" not in {i.name for i in preference.uncertainty}:
+    if not {"prompt", "whole_text"} <= known.keys():
         return said + "."
-    said += Markup(" for answers and {} for whole texts.").format(
-        interval(number, "preference", "length.whole_text", ".2f")
+    said += Markup(", {} for prompts and {} for whole texts as they were read.").format(
+        *(interval(number, "preference", f"length.{k}", ".2f") for k in ("prompt", "whole_text"))
     )
-    answers = [preference.interval(f"length.{k}") for k in ("slope", "correlation")]
-    if _told(preference.interval("length.whole_text")) and not any(map(_told, answers)):
+    answers = [known["slope"], known["correlation"]]
+    none_told = all(i.low <= 0 <= i.high for i in answers)  # not where there is no interval
+    if _told(known["whole_text"]) and _told(known["prompt"]) and none_told:
         said += (
-            " The last follows the length of the prompts: it shows no preference for an answer's "
-            "length."
+            " What whole texts show follows the length of the prompts: it is no preference for an "
+            "answer's length."
         )
     return said
 
@@ -87,8 +90,10 @@ def _told(i: Interval) -> bool:
 def _largest_cause(evidence: Mapping[str, Evidence], number: Numbers) -> Cell:
     """The component with the largest effect, and whether attribution names the same ones."""
     table = evidence["patch_grid"].tables["components"]
-    sizes = table.groupby("component", sort=False)["mean_size"].mean()
-    name = sizes.idxmax()
+    sizes = table.groupby("component", sort=False)["mean_size"].mean().fillna(0.0)
+    name = str(sizes.idxmax())
+    if not sizes.max() > 0:
+        return f"None of {len(sizes)} components has an effect when it is exchanged."
     parts = [
         Markup("{} of the margin ({})").format(
             number("patch_grid", f"table/components/{k}/share_of_margin", ".0%"),
@@ -101,12 +106,39 @@ def _largest_cause(evidence: Mapping[str, Evidence], number: Numbers) -> Cell:
         "Of {} components, {} has the largest effect when it alone is exchanged between the sides: "
         "{}."
     ).format(len(sizes), name, Markup(" and ").join(parts))
-    if "compare_views" in evidence and evidence["compare_views"].uncertainty:
-        key = evidence["compare_views"].uncertainty[0].name
-        text += Markup(" Its rank by what it writes need not be its rank by effect: the two agree "
-                       "to a rank correlation of {}.").format(
-            interval(number, "compare_views", key, ".2f"))  # fmt: skip
+    if "attribution" in evidence:
+        writes = evidence["attribution"].tables["writes"]["write"].tolist()
+        if name in writes:
+            path = f"table/writes/{writes.index(name)}/share_of_margin"
+            share = number("attribution", path, ".0%")
+            text += Markup(" It writes {} of the margin itself: what it does beyond goes through "
+                           "others.").format(share)  # fmt: skip
     return text
+
+
+def _by_subset(preference: Evidence, number: Numbers) -> Markup:
+    """On which subsets it is told from a coin: a mean may be the work of one of them."""
+    table = preference.tables["accuracy"]
+    rows = [k for k, g in enumerate(table["group"]) if str(g).startswith("subset=")]
+    if len(rows) < 2:
+        return Markup("")
+    rows_of = table.iloc[rows]
+    sure = ~rows_of["note"].str.contains("doubtful")
+    above = [k for k, good in zip(rows, sure & (rows_of["low"] > 0.5), strict=True) if good]
+    below = [k for k, bad in zip(rows, sure & (rows_of["high"] < 0.5), strict=True) if bad]
+    said = [
+        Markup("{} {}").format(
+            table["group"].iloc[k].removeprefix("subset="),
+            number("preference", f"table/accuracy/{k}/accuracy", ".2f"),
+        )
+        for k in sorted(above, key=lambda k: -table["accuracy"].iloc[k])[:_NAMED]
+    ]
+    more = f" and {len(above) - _NAMED} more" if len(above) > _NAMED else ""
+    which = Markup(" ({}{})").format(Markup(", ").join(said), more) if said else ""
+    worse = f", worse than one on {len(below)}" if below else ""
+    return Markup(" By itself better than a coin on {} of {} subsets{}{}.").format(
+        len(above), len(rows), which, worse
+    )
 
 
 def _listed(names: list[str]) -> str:
