@@ -62,7 +62,7 @@ def calibrate(
         typer.Option(
             help="Names with commas between, of lens, attribution, attribution_heads, patch_grid, "
             "patch_grid_heads, path_effects, attribution_patching; what an audit leans on by "
-            "default: lens,attribution,patch_grid,path_effects."
+            "default: lens, attribution, patch_grid, path_effects."
         ),
     ] = None,
     doses: Annotated[

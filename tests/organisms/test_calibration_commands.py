@@ -114,7 +114,7 @@ def test_help_names_what_can_be_calibrated():
 
     said = " ".join(run("calibrate", "--help").output.replace("│", " ").split())
     assert f"of {', '.join(SPECS)}; what an audit leans on" in said
-    assert f"by default: {','.join(calibration.INSTRUMENTS)}." in said
+    assert f"by default: {', '.join(calibration.INSTRUMENTS)}." in said
 
 
 def test_an_interrupted_calibration_says_what_is_kept_and_goes_on(

@@ -348,6 +348,7 @@ def test_numbers_are_written_as_python_writes_them(page, evidence, data):
 
 def test_a_curve_has_a_gap_where_there_is_no_number(page, evidence, pairs):
     row(page, pairs.ids[4]).click()
+    expect(page.locator("#pair-title")).to_contain_text(pairs.ids[4])
     lines = page.locator("#pair-curve polyline.later").evaluate_all(
         "ls => ls.map(l => l.getAttribute('points').split(' ').length)"
     )
