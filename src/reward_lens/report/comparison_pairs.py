@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from reward_lens.report.browser_data import (
 )
 from reward_lens.report.comparison_parts import COMPARE, LETTERS
 from reward_lens.report.numbers import shown
+from reward_lens.report.sidecar import write_rows
 
 #: The surest flips that are on the page whatever else is.
 FLIPS = 60
@@ -181,11 +181,9 @@ def write_compared(path: Path, pairs: Pairs, e: Evidence) -> None:
             f"{path}: the margins are of other pairs, or in another order; give the pairs that "
             f"were compared"
         )
-    partial = path.with_name(path.name + ".part")
-    with partial.open("w", encoding="ascii", newline="\n") as lines:
-        for pair, row in zip(pairs, table.to_dict(orient="records"), strict=True):
-            margins = {f"margin_{x}": float(row[f"margin_{x}"]) for x in LETTERS}
-            said = {key: None if math.isnan(v) else v for key, v in margins.items()}
-            written = {**pair_row(pair), "agreement": row["agreement"], **said}
-            lines.write(json.dumps(written, allow_nan=False) + "\n")
-    partial.replace(path)
+    rows = []
+    for pair, row in zip(pairs, table.to_dict(orient="records"), strict=True):
+        margins = {f"margin_{x}": float(row[f"margin_{x}"]) for x in LETTERS}
+        said = {key: None if math.isnan(v) else v for key, v in margins.items()}
+        rows.append({**pair_row(pair), "agreement": row["agreement"], **said})
+    write_rows(path, rows)

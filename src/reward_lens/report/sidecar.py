@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,19 @@ def write_sidecar(path: Path, pairs: Pairs, preferred: Evidence) -> None:
         )
     columns = {"margin": "margin", "score_chosen": "chosen", "score_rejected": "rejected"}
     numbers = {name: table[column].tolist() for name, column in columns.items()}
+    write_rows(
+        path,
+        (
+            {**pair_row(pair), **{name: v[k] for name, v in numbers.items()}}
+            for k, pair in enumerate(pairs)
+        ),
+    )
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write rows as strict JSON lines; the file appears whole or not at all."""
     partial = path.with_name(path.name + ".part")
     with partial.open("w", encoding="utf-8", newline="\n") as lines:
-        for k, pair in enumerate(pairs):
-            lines.write(_line(pair_row(pair), {name: v[k] for name, v in numbers.items()}))
+        for row in rows:
+            lines.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
     partial.replace(path)
-
-
-def _line(row: dict[str, Any], numbers: dict[str, float]) -> str:
-    return json.dumps({**row, **numbers}, ensure_ascii=False) + "\n"
