@@ -164,7 +164,7 @@ def browser_data(
     """
     limits = budgets or Budgets()
     scores = evidence["preference"].tables["scores"]
-    rows = _rows_of(scores, pairs)
+    rows = rows_of(scores, pairs, "scored")
     margins = scores["margin"].to_numpy(dtype=np.float64)[rows]
     order = order_of_showing(
         pairs.subsets.tolist(), margins, *_known(evidence, pairs.ids), seed
@@ -187,14 +187,20 @@ def browser_data(
     )
 
 
-def _rows_of(scores: pd.DataFrame, pairs: Pairs) -> list[int]:
-    """The row of every pair in the table of scores."""
-    place = {pair: k for k, pair in enumerate(scores["pair"].tolist())}
+def rows_of(table: pd.DataFrame, pairs: Pairs, done: str) -> list[int]:
+    """The row of every pair in a table of pairs that something was done to.
+
+    Raises
+    ------
+    EvidenceError
+        If one is not there.
+    """
+    place = {pair: k for k, pair in enumerate(table["pair"].tolist())}
     unknown = [pair for pair in pairs.ids if pair not in place]
     if unknown:
         raise EvidenceError(
             f"the pair {unknown[0]!r} ({len(unknown)} in all) is not among the {len(place)} that "
-            f"were scored; give the pairs that the evidence was measured on"
+            f"were {done}; give the pairs that the evidence was measured on"
         )
     return [place[pair] for pair in pairs.ids]
 

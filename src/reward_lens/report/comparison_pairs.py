@@ -22,6 +22,7 @@ from reward_lens.report.browser_data import (
     Sort,
     cut_texts,
     none_fit,
+    rows_of,
 )
 from reward_lens.report.comparison_parts import COMPARE, LETTERS
 from reward_lens.report.numbers import shown
@@ -79,14 +80,7 @@ def compared_pairs(
         If a pair is not among those that were compared.
     """
     limits, table = budgets or BUDGETS, e.tables["pairs"]
-    place = {pair: k for k, pair in enumerate(table["pair"].tolist())}
-    unknown = [pair for pair in pairs.ids if pair not in place]
-    if unknown:
-        raise EvidenceError(
-            f"the pair {unknown[0]!r} ({len(unknown)} in all) is not among the {len(place)} that "
-            f"were compared; give the pairs that the evidence was measured on"
-        )
-    rows = [place[pair] for pair in pairs.ids]
+    rows = rows_of(table, pairs, "compared")
     a, b = (table[f"margin_{x}"].to_numpy(dtype=np.float64)[rows] for x in LETTERS)
     flip = (table["agreement"] == "flip").to_numpy()[rows]
     # A signal whose scores do not differ within a prompt has no margins in these units.
