@@ -39,7 +39,7 @@ _FENCE = re.compile(
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 _ROUNDING = 1e-5
 #: What goes to a watching person and is no result: stages of progress, bars of transformers.
-_PROGRESS = re.compile(r"^[\w ]+ \(\d+\)$|it/s\]|^Loading weights")
+_PROGRESS = re.compile(r"^[\w ]+( \.\.\.|: [\d,]+ (of .* left|so far))$|it/s\]|^Loading weights")
 _COLUMNS = "100"
 
 

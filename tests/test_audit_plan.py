@@ -11,11 +11,13 @@ from families import PAIRS, make_model, make_signal, make_tokenizer
 from typer.testing import CliRunner
 
 import reward_lens as rl
+from reward_lens import auditing
 from reward_lens.audit_plan import CAUSAL_SAMPLE, Plan, largest_effects
 from reward_lens.auditing import SHOWN, SHOWN_IN_ALL
 from reward_lens.cli import app
 from reward_lens.data import as_pairs
 from reward_lens.errors import AnatomyError, DataError, TokenizeError
+from reward_lens.evidence.record import read_jsonl
 
 CAUSAL = ("patch_grid", "patch_grid_heads", "compare_views", "compare_views_heads", "path_effects",
           "attribution_patching")  # fmt: skip
@@ -87,8 +89,8 @@ def test_the_tokens_of_extreme_pairs_are_mapped_while_there_is_room(audit):
     assert first == [margins.max(), margins.min(), margins[margins.abs().idxmin()]]
     lengths = audit["preference"].tables["scores"].set_index("pair")
     both = lengths["n_tokens_chosen"] + lengths["n_tokens_rejected"]
-    assert SHOWN_IN_ALL - both.max() < both[audit.shown.ids].sum() <= SHOWN_IN_ALL
-    assert len(audit.shown) <= SHOWN
+    assert both[audit.shown.ids].sum() <= SHOWN_IN_ALL
+    assert len(audit.shown) == SHOWN
     assert list(audit["token_map"].value["pair"].values) == audit.shown.ids
 
 
@@ -263,6 +265,47 @@ def test_a_name_that_is_not_there_is_answered_with_what_is(audit):
 def test_what_is_no_signal_is_refused(given, said):
     with pytest.raises(DataError, match=said):
         rl.audit(given, MANY)
+
+
+def test_an_audit_writes_its_page_and_what_lies_beside_it(audit, tmp_path):
+    files = audit.write(tmp_path / "report.html", title="mine", notes=["Read /some/where/first."])
+    assert [p.name for p in vars(files).values()] == [
+        "report.html", "report.evidence.jsonl", "report.pairs.jsonl",
+    ]  # fmt: skip
+    page = files.report.read_text()
+    for said in ("<h1>mine</h1>", "Read first.", "160 pairs of", rl.__version__,
+                 "reward_lens.audit(...).write(...)"):  # fmt: skip
+        assert said in page
+    assert "/some/where" not in page
+    known = {e.id for e in read_jsonl(files.evidence)}
+    assert {e.id for e in audit.evidence.values()} <= known
+    assert len(files.scored_pairs.read_text().splitlines()) == 160
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("report.txt", "end it in .html"),
+        ("nowhere/report.html", "there is no folder"),
+        ("folder.html", "is a folder; name another output"),
+        ("taken.html", "taken.pairs.jsonl is a folder"),
+    ],
+)
+def test_a_page_that_cannot_be_written_is_refused(audit, tmp_path, name, said):
+    (tmp_path / "folder.html").mkdir()
+    (tmp_path / "taken.pairs.jsonl").mkdir()
+    with pytest.raises(DataError, match=said):
+        audit.write(tmp_path / name)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.html", "taken.pairs.jsonl"]
+
+
+def test_no_more_tokens_are_mapped_than_a_page_has_room_for(audit, monkeypatch):
+    monkeypatch.setattr(auditing, "SHOWN_IN_ALL", 2000)
+    shown = auditing._worth_showing(audit.pairs, audit["preference"])
+    lengths = audit["preference"].tables["scores"].set_index("pair")
+    both = lengths["n_tokens_chosen"] + lengths["n_tokens_rejected"]
+    assert 2000 - both.max() < both[shown.ids].sum() <= 2000
+    assert set(shown.ids) < set(audit.shown.ids)
 
 
 def test_one_pair_is_one_pair(audit):

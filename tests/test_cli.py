@@ -133,7 +133,7 @@ def test_over_long_pairs_are_left_out_named_and_counted(tmp_path, pairs):
     long.write_text(json.dumps({"prompt": "p" * 99, "chosen": "a", "rejected": "b"}))
     result = run("score", folder, long, "-o", out)
     assert result.exit_code == 2
-    assert "all 1 pairs are longer" in result.stderr
+    assert "the one pair is longer" in result.stderr
 
 
 def bad_files(tmp_path, model):

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from reward_lens import load_pairs
 from reward_lens.cli_compare import compare
 from reward_lens.evidence import read_jsonl
+from reward_lens.report.browser_json import unpacked
 
 app = typer.Typer()
 app.command()(compare)
@@ -105,10 +106,11 @@ def test_the_page_names_both_models_and_what_was_left_out(written):
     assert (
         "a: llama, LlamaForSequenceClassification, 3 layers of width 32; b: gpt2, GPT2For" in text
     )
-    for words in ("reward-lens comparison", "1 pairs that were left out", "the model reads",
+    for words in ("reward-lens comparison", "1 pair left out", "the model reads",
                   "conformance checks hold", "two.evidence.jsonl", "Trust, and why"):  # fmt: skip
         assert words in plain, words
-    assert "two.pairs.jsonl" in text
+    block = re.search(r'id="browser-data">(.*?)</script>', text)
+    assert unpacked(block[1])["sidecar"] == "two.pairs.jsonl"
 
 
 def test_a_failed_check_is_exit_1_and_the_page_is_written(folders, tmp_path, monkeypatch):

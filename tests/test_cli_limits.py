@@ -91,7 +91,7 @@ def test_options_of_a_file_are_taken_and_the_command_line_wins(folder):
     result = audit(folder, *file, "--limit", 3)
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["pairs"] == 3
-    assert "lens (6)" in result.stderr  # both sides of three pairs
+    assert "lens ..." in result.stderr
 
 
 def test_model_and_pairs_can_stand_in_the_file(folder):
@@ -175,7 +175,7 @@ def test_an_interrupted_audit_says_what_is_kept_and_goes_on(folder, tmp_path, mo
     assert again.exit_code == 0, again.output
     assert "of them from the store: preference, lens, attribution" in again.stdout
     assert "lens (" not in again.stderr
-    assert "patch_grid (" in again.stderr
+    assert "patch_grid ..." in again.stderr
     assert "Taken from the store" in (folder / "r.html").read_text()
 
 

@@ -11,9 +11,9 @@ import xarray as xr
 from reward_lens.data import Pairs
 from reward_lens.evidence import Evidence, Units
 from reward_lens.instruments import preference
+from reward_lens.progress import Progress
 from reward_lens.signals import ClassifierRM, ConformanceReport
 from reward_lens.signals.identity import observation
-from reward_lens.signals.sweeping import Progress
 
 
 def conformance_evidence(signal: ClassifierRM, report: ConformanceReport) -> Evidence:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,100 +18,100 @@ from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import CapabilityError, DataError, RewardLensError, TokenizeError
 from reward_lens.evidence import Evidence, EvidenceStore
 from reward_lens.evidence.arguments import checked_count
+from reward_lens.evidence.pictures import clip
+from reward_lens.findings import Findings
 from reward_lens.instruments import Concept
 from reward_lens.instruments.labelled import as_labelled
 from reward_lens.organisms.calibration import calibrate as make_scorecards
 from reward_lens.organisms.calibration_cards import Calibration
 from reward_lens.progress import Reporter, Silent, watched
-from reward_lens.signals import ClassifierRM, ConformanceReport, run_conformance
+from reward_lens.signals import (
+    ClassifierRM,
+    ConformanceReport,
+    SignalMeta,
+    checked_signal,
+    run_conformance,
+)
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.lengths import too_long
 
+if TYPE_CHECKING:
+    from reward_lens.page_files import PageFiles
+
+#: What a page says that it was made by, where no command did.
+COMMAND = "reward_lens.audit(...).write(...)"
 SAMPLE = 300
+_NAME = 100
 SHOWN = 50
-#: Longest side of a pair whose tokens are shown, and all of them together: a token with three maps
-#: takes 20 bytes of the page, which has room for 90 kB of them.
-SHOWN_TOKENS, SHOWN_IN_ALL = 200, 4000
+#: Longest side of a pair whose tokens are shown, and all of them together: a token with four maps
+#: takes 25 bytes before it is packed, and a page has room for 250 kB of them.
+SHOWN_TOKENS, SHOWN_IN_ALL = 200, 8000
 
 
-@dataclass(frozen=True, repr=False)
-class Audit:
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Audit(Findings):
     """What an audit found.
 
     Attributes
     ----------
     conformance : ConformanceReport
-    evidence : dict of str to Evidence
-        By name, in the order they were measured.
-    pairs : Pairs
-        Those that were scored.
     shown : Pairs
         Those whose tokens are mapped.
-    left_out : dict of str to str
-        Pair id -> why it was not scored.
-    missing : dict of str to str
-        Instrument -> why it failed.
-    not_offered : dict of str to str
-        Instrument -> what this trunk or head lacks for it.
-    notes : tuple of str
-        What instruments warned of.
+    meta : SignalMeta
+        What is known of the signal.
     calibration : Calibration, optional
         Scorecards that were made before.
-    resumed : tuple of str
-        What was taken from the store instead of being measured again.
     """
 
     conformance: ConformanceReport
-    evidence: dict[str, Evidence]
-    pairs: Pairs
     shown: Pairs
-    left_out: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    not_offered: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    meta: SignalMeta
     calibration: Calibration | None = None
-    resumed: tuple[str, ...] = ()
-
-    def __getitem__(self, name: str) -> Evidence:
-        try:
-            return self.evidence[name]
-        except KeyError:
-            raise KeyError(self._no_such(name)) from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.evidence)
-
-    def __repr__(self) -> str:
-        from reward_lens.audit_repr import in_terminal
-
-        return in_terminal(self)
-
-    def _repr_html_(self) -> str:
-        from reward_lens.audit_repr import in_notebook
-
-        return in_notebook(self)
-
-    def _no_such(self, name: str) -> str:
-        """Why there is no evidence of a name, and what there is."""
-        for what, why in (("failed", self.missing), ("is not offered", self.not_offered)):
-            if name in why:
-                return f"{name} {what} in this audit: {why[name]}"
-        near = difflib.get_close_matches(str(name), self.evidence, n=1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        return f"no evidence is called {name!r}; {meant}There are {', '.join(self.evidence)}"
 
     @property
-    def passed(self) -> bool:
-        """Whether conformance held and every instrument that was asked for ran."""
-        return self.conformance.passed and not self.missing
+    def failed_checks(self) -> dict[str, list[str]]:
+        """Conformance checks that do not hold, by model."""
+        return {"the model": self.conformance.failed}
 
-    @property
-    def forwards(self) -> float:
-        """What was spent on instruments, now or before, in forwards of one item.
+    def _of(self) -> str:
+        return f"Audit of {clip(self.conformance.signal, _NAME)}"
 
-        Without conformance.
+    def write(
+        self,
+        report: str | PathLike[str],
+        *,
+        title: str | None = None,
+        notes: Sequence[str] = (),
+        command: str | None = None,
+    ) -> PageFiles:
+        """Write the page, every number behind it, and every pair that was scored.
+
+        What was there under these names is replaced; each file appears whole or not at all.
+
+        Parameters
+        ----------
+        report : path
+            ``X.html``; ``X.evidence.jsonl`` and ``X.pairs.jsonl`` are written beside it.
+        title : str, optional
+            What the model is called; by default the end of where it was loaded from.
+        notes : sequence of str
+            What a reader must know first.
+        command : str, optional
+            What the page says that it was made by.
+
+        Returns
+        -------
+        PageFiles
+            Where they are: ``report``, ``evidence``, ``scored_pairs``.
+
+        Raises
+        ------
+        DataError
+            If no browser would open a page of that name, or its folder is not there.
         """
-        return sum(e.provenance.cost_forwards for e in self.evidence.values())
+        from reward_lens.page_files import write_audit
+
+        return write_audit(self, report, title=title, notes=notes, command=command or COMMAND)
 
 
 def audit(
@@ -185,6 +184,8 @@ def audit(
         If an item of the concept is too long.
     """
     checked_signal(signal)
+    if not isinstance(signal, ClassifierRM):
+        raise DataError(f"{type(signal).__name__} is no classifier: an audit follows its head")
     told = reporter or watched()
     every = as_pairs(pairs)
     if parts is not None:
@@ -209,7 +210,8 @@ def audit(
     desk = _Desk(signal, told, store)
     scores = desk.measure("preference", scoring(parts, options), given)
     evidence["preference"] = scores
-    found = Audit(conformance, evidence, given, _worth_showing(given, scores), left_out)
+    found = Audit(conformance=conformance, evidence=evidence, pairs=given, meta=signal.meta,
+                  shown=_worth_showing(given, scores), left_out=left_out)  # fmt: skip
     notes: list[str] = []
     plan = Plan(signal, some, found.shown, causal_sample, seed, concept, store is not None, biases,
                 given, truncate)  # fmt: skip
@@ -225,24 +227,6 @@ def audit(
             f"instruments warned of then is not said again."
         )
     return replace(found, notes=tuple(notes), resumed=tuple(desk.resumed))
-
-
-def checked_signal(signal: Any) -> None:
-    """Refuse what is no signal, and say how to get one.
-
-    Raises
-    ------
-    DataError
-        Naming what was given.
-    """
-    if isinstance(signal, (str, PathLike)):
-        path = str(signal)
-        raise DataError(f"a signal is measured, not a path: pass load_signal({path!r})")
-    if not isinstance(signal, ClassifierRM):
-        raise DataError(
-            f"{type(signal).__name__} is no signal: pass what load_signal(path) or "
-            f"wrap_hf_model(model, tokenizer) gives"
-        )
 
 
 @dataclass
@@ -357,7 +341,8 @@ def fitting_pairs(
             left_out[pair.id] = f"{' and '.join(said)}, the model reads {limit}"
     if left_out and len(left_out) == n:
         raise DataError(
-            f"all {n} pairs are longer than the model reads ({limit} tokens); "
+            f"{'the one pair is' if n == 1 else f'all {n} pairs are'} longer than the model reads "
+            f"({limit} tokens); "
             f"truncate='left' or 'right' would cut them"
         )
     kept = [k for k, p in enumerate(pairs) if p.id not in left_out]

@@ -41,14 +41,14 @@ from reward_lens.cli_options import (
     load,
     plain_errors,
 )
-from reward_lens.cli_output import check_page, check_parent, counted, cut_note, say_left_out
+from reward_lens.cli_output import check_page, say_left_out
 from reward_lens.cli_values import read_concept
+from reward_lens.wording import counted, cut_note
 
 if TYPE_CHECKING:
     from reward_lens.auditing import Audit
     from reward_lens.data import Pairs
-    from reward_lens.evidence import Evidence, EvidenceStore
-    from reward_lens.signals import ClassifierRM, SignalMeta
+    from reward_lens.evidence import EvidenceStore
     from reward_lens.thresholds import Threshold
 
 #: How an audit's note begins that says why a calibration could not begin.
@@ -116,9 +116,7 @@ def audit(
     Exits 1 if a check or an instrument fails, or a limit is broken (--fail-under, --fail-over).
     With --calibrate the store is OUTPUT.evidence.db unless it is named.
     """
-    check_parent(output, pairs)
-    check_page(output)
-    check_parent(_sidecar(output), pairs)
+    check_page(output, pairs)
     cut = checked_truncate(truncate)
     if calibrate and store is None:
         store = output.with_suffix(".evidence.db")
@@ -152,7 +150,7 @@ def audit(
                 reporter=Bars(),
             )
         # Trust is asked of the store, so that the page is written while it is open.
-        _finish(signal, found, output, json, store=store, limits=limits, calibrate=calibrate)
+        _finish(found, output, json, store=store, limits=limits, calibrate=calibrate)
 
 
 def _opened(store: Path) -> EvidenceStore:
@@ -176,13 +174,7 @@ def _parts(split: Path | None, pairs: Pairs) -> dict[str, list[str]] | None:
     return {name: part.ids for name, part in pairs.split(parts, partial=True).items()}
 
 
-def _sidecar(output: Path) -> Path:
-    """The file of all scored pairs beside a report."""
-    return output.with_suffix(".pairs.jsonl")
-
-
 def _finish(
-    signal: ClassifierRM,
     found: Audit,
     output: Path,
     json: bool,
@@ -192,40 +184,15 @@ def _finish(
     limits: Sequence[Threshold] = (),
     calibrate: bool = False,
 ) -> None:
-    """Write page and evidence, say where they are, exit by what was found."""
+    """Write the page and what lies beside it, say where they are, exit by what was found."""
     from reward_lens.errors import DataError
-    from reward_lens.evidence import with_all_parents, write_jsonl
-    from reward_lens.report import Page, write_page
-    from reward_lens.report.sidecar import write_sidecar
+    from reward_lens.page_files import write_audit
 
-    beside, sidecar = output.with_suffix(".evidence.jsonl"), _sidecar(output)
-    m = signal.meta
-    facts = (
-        f"{m.architecture}, {m.n_layers} layers of width {m.width}, {m.dtype} on {m.device}, "
-        f"{m.kernel} attention; {_form(m)}; head {m.head}, read at {_place(m)}; readout "
-        f"{_readout(found['preference'])}"
-    )
-    if found.left_out:
-        were = "was" if len(found.left_out) == 1 else "were"
-        notes = (*notes, f"{counted(len(found.left_out), 'over-long pair')} {were} left out: "
-                 f"{', '.join(list(found.left_out)[:5])}"
-                 f"{' and more' if len(found.left_out) > 5 else ''}.")  # fmt: skip
-    said_cut = cut_note(found["preference"], m)
+    said_cut = cut_note(found["preference"], found.meta)
     if said_cut:
         typer.echo(said_cut, err=True)
-        notes = (*notes, said_cut + ".")
-    page = Page(
-        title=title or Path(m.source).name,
-        facts=facts,
-        command=" ".join(["reward-lens", *sys.argv[1:]]),
-        evidence_file=beside.name,
-        notes=(*notes, *found.notes, *_not_offered(found), *m.notes),
-        missing=found.missing,
-        sidecar=sidecar.name,
-    )
-    write_sidecar(sidecar, found.pairs, found["preference"])
-    write_jsonl(beside, with_all_parents(found.evidence.values()))
-    write_page(output, page, found.evidence, found.pairs)
+    command = " ".join(["reward-lens", *sys.argv[1:]])
+    files = write_audit(found, output, title=title, command=command, notes=notes)
     say_left_out(found.left_out)
     i = found["preference"].interval("accuracy")
     cards = _cards(found) if calibrate else None
@@ -238,7 +205,7 @@ def _finish(
         raise DataError(f"{error} (the report is written all the same: {output})") from error
     if json:
         typer.echo(jsonlib.dumps({
-            "report": str(output), "evidence": str(beside), "scored_pairs": str(sidecar),
+            **{name: str(path) for name, path in vars(files).items()},
             "passed": found.passed,
             "failed_checks": found.conformance.failed, "missing": found.missing,
             "accuracy": i.estimate, **_headline(found),
@@ -261,9 +228,9 @@ def _finish(
         typer.echo(f"cost: {found.forwards:.0f} forwards of one item")
         if found.resumed:
             typer.echo(f"of them from the store: {', '.join(found.resumed)}")
-        typer.echo(f"report: {output}")
-        typer.echo(f"evidence: {beside}")
-        typer.echo(f"pairs: {sidecar}")
+        typer.echo(f"report: {files.report}")
+        typer.echo(f"evidence: {files.evidence}")
+        typer.echo(f"pairs: {files.scored_pairs}")
         if found.calibration is not None:
             say(found.calibration)
         if store is not None:
@@ -317,33 +284,6 @@ def _say_trust(found: Audit, store: Path) -> None:
     typer.echo(f"store: {store}")
 
 
-def _place(meta: SignalMeta) -> str:
-    """Where the head reads, in words."""
-    from reward_lens.backbone.reading import RULES
-
-    return RULES[meta.reads if meta.position == "native" else meta.position]
-
-
-def _form(meta: SignalMeta) -> str:
-    return "question and answer as a text pair" if meta.template == "pair" else meta.template
-
-
-def _readout(evidence: Evidence) -> str:
-    note = evidence.subject.notes.get("readout_note")
-    return f"{evidence.subject.readout} ({note})" if note else evidence.subject.readout
-
-
-def _not_offered(found: Audit) -> tuple[str, ...]:
-    """One note a reason."""
-    by_reason: dict[str, list[str]] = {}
-    for name, why in found.not_offered.items():
-        by_reason.setdefault(why.removeprefix(f"{name}: "), []).append(name)
-    return tuple(
-        f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} not offered on this model: {why}"
-        for why, names in by_reason.items()
-    )
-
-
 _DEMO_NOTES = (
     "This is the demo: a 4-layer model of 4.6 MiB, really trained on human preferences and "
     "honestly weak. Every number is a finding about this small model and about nothing else.",
@@ -360,9 +300,7 @@ def demo(
     json: Json = False,
 ) -> None:
     """Audit the shipped demo model on its held-out pairs."""
-    check_parent(output)
     check_page(output)
-    check_parent(_sidecar(output))
     from reward_lens.assets import asset
     from reward_lens.auditing import audit as run_audit
     from reward_lens.data import load_pairs
@@ -371,4 +309,4 @@ def demo(
     with plain_errors():
         signal = load_signal(asset("demo/model"))
         found = run_audit(signal, load_pairs(asset("demo/pairs.jsonl")), reporter=Bars())
-    _finish(signal, found, output, json, notes=_DEMO_NOTES, title="the demo model")
+    _finish(found, output, json, notes=_DEMO_NOTES, title="the demo model")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as jsonlib
 import sys
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,7 +26,7 @@ from reward_lens.cli_options import (
     columns_of,
     plain_errors,
 )
-from reward_lens.cli_output import PAGES, check_parent, counted, print_table, say_left_out
+from reward_lens.cli_output import check_page, check_parent, print_table, say_left_out
 
 if TYPE_CHECKING:
     from reward_lens.comparing import Comparison
@@ -87,16 +86,16 @@ def compare(
     X.pairs.jsonl with every pair; with -o X.jsonl only the evidence. Exits 1 if an instrument
     fails, or, where a page is made, a conformance check.
     """
-    paged = output.suffix in PAGES
+    from reward_lens.page_files import PAGES
+
+    paged = output.suffix.lower() in PAGES
     if not paged and output.suffix != ".jsonl":
         typer.echo(
             f"reward-lens: {output}: end it in .html for a page, in .jsonl for evidence alone",
             err=True,
         )
         raise typer.Exit(2)
-    check_parent(output, pairs)
-    if paged:
-        check_parent(_sidecar(output), pairs)
+    (check_page if paged else check_parent)(output, pairs)
     cut = checked_truncate(truncate)
     from reward_lens.comparing import compare_models
     from reward_lens.data import load_pairs
@@ -135,68 +134,25 @@ def _opened(store: Path) -> EvidenceStore:
     return EvidenceStore(store)
 
 
-@dataclass(frozen=True)
-class _Files:
-    """What was written."""
-
-    evidence: Path
-    report: Path | None = None
-    scored_pairs: Path | None = None
-
-    def said(self) -> dict[str, str | None]:
-        """As the JSON output names them."""
-        return {k: None if v is None else str(v) for k, v in vars(self).items()}
-
-
-def _sidecar(output: Path) -> Path:
-    """The file of all pairs beside a page."""
-    return output.with_suffix(".pairs.jsonl")
-
-
-def _write(found: Comparison, output: Path, paged: bool) -> _Files:
+def _write(found: Comparison, output: Path, paged: bool) -> dict[str, str | None]:
     """Write the evidence, and the page with the pairs beside it where one is asked for."""
     from reward_lens.evidence import with_all_parents, write_jsonl
 
-    beside = output.with_suffix(".evidence.jsonl") if paged else output
-    write_jsonl(beside, with_all_parents(found.evidence.values()))
     if not paged:
-        return _Files(beside)
-    from reward_lens.report import Page
-    from reward_lens.report.comparison import write_comparison
-    from reward_lens.report.comparison_pairs import write_compared
-    from reward_lens.report.comparison_parts import Models
-
-    write_compared(_sidecar(output), found.pairs, found["compare"])
-    about = Page(
-        title=" against ".join(found.names),
-        facts=_facts(found),
-        command=" ".join(["reward-lens", *sys.argv[1:]]),
-        evidence_file=beside.name,
-        notes=found.notes,
-        missing={**found.missing, **found.not_offered},
-        sidecar=_sidecar(output).name,
-        kind="comparison",
-    )
-    models = Models(found.names, found.facts)
-    write_comparison(output, about, models, found.evidence, found.pairs, found.left_out)
-    return _Files(beside, output, _sidecar(output))
+        write_jsonl(output, with_all_parents(found.evidence.values()))
+        return {"report": None, "evidence": str(output), "scored_pairs": None}
+    files = found.write(output, command=" ".join(["reward-lens", *sys.argv[1:]]))
+    return {name: str(path) for name, path in vars(files).items()}
 
 
-def _facts(found: Comparison) -> str:
-    """Which is a and which is b, in a line."""
-    said = [
-        f"{letter}: {name}, {f['architecture']}, {f['layers']} layers of width {f['width']}"
-        for letter, name, f in zip("ab", found.names, found.facts, strict=True)
-    ]
-    return f"{'; '.join(said)}; {counted(len(found.pairs), 'pair')}"
-
-
-def _as_json(found: Comparison, files: _Files, trust: dict[str, str], store: Path | None) -> str:
+def _as_json(
+    found: Comparison, files: dict[str, str | None], trust: dict[str, str], store: Path | None
+) -> str:
     """What was found, as strict JSON: NaN and infinities are strings, as in the evidence file."""
     record = found["compare"].to_dict()
     kept = ("id", "instrument", "gauge", "units", "uncertainty", "tables")
     said = {
-        **files.said(), "store": None if store is None else str(store),
+        **files, "store": None if store is None else str(store),
         "pairs": len(found.pairs), "left_out": found.left_out, "missing": found.missing,
         "not_offered": found.not_offered,
         "passed": found.passed, "failed_checks": found.failed_checks, "trust": trust,
@@ -205,7 +161,7 @@ def _as_json(found: Comparison, files: _Files, trust: dict[str, str], store: Pat
     return jsonlib.dumps({**said, **{k: record[k] for k in kept}}, allow_nan=False)
 
 
-def _say(found: Evidence, names: tuple[str, str], files: _Files) -> None:
+def _say(found: Evidence, names: tuple[str, str], files: dict[str, str | None]) -> None:
     """Print the measures, the subsets, the depths side by side, and a few flips."""
     from reward_lens.evidence.receipt import interval_text
 
@@ -236,7 +192,7 @@ def _say(found: Evidence, names: tuple[str, str], files: _Files) -> None:
     for row in found.tables["conditions"].itertuples():
         typer.echo(f"{row.condition}: {row.value}")
     typer.echo("")
-    for path in files.said().values():
+    for path in files.values():
         if path is not None:
             typer.echo(f"wrote {path}")
 

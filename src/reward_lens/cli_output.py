@@ -1,64 +1,45 @@
-"""What the commands say beside their result: outputs refused, texts cut, pairs left out."""
+"""What the commands say beside their result: outputs refused, pairs left out, tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-if TYPE_CHECKING:
-    from reward_lens.evidence import Evidence
-    from reward_lens.signals import SignalMeta
+from reward_lens.cli_options import plain_errors
+from reward_lens.wording import counted
 
-
-#: Endings of a page.
-PAGES = (".html", ".htm")
 #: Rows of a table that are printed.
 MOST_ROWS = 20
 
 
-def counted(n: int, what: str) -> str:
-    """A count and its noun: ``1 pair``, ``2 pairs``."""
-    return f"{n} {what}{'' if n == 1 else 's'}"
+def check_page(output: Path, pairs: str | None = None) -> None:
+    """Refuse a page that cannot be written, or that would replace the pairs it is made from."""
+    from reward_lens.page_files import PageFiles
 
-
-def check_page(output: Path) -> None:
-    """Refuse a page under a name that no browser would open as one."""
-    if output.suffix.lower() not in PAGES:
-        typer.echo(f"reward-lens: {output}: a report is a page; end it in .html", err=True)
-        raise typer.Exit(2)
+    with plain_errors():
+        files = PageFiles.of(output)
+    for path in vars(files).values():
+        _check_input(path, pairs)
 
 
 def check_parent(output: Path, pairs: str | None = None) -> None:
     """Refuse an output that cannot be written, or that would replace the pairs it is made from."""
     for path in (output, output.with_suffix(".evidence.jsonl")):
-        if path.is_dir() or (pairs is not None and path.resolve() == Path(pairs).resolve()):
-            what = "a folder" if path.is_dir() else "the file of the pairs"
-            typer.echo(f"reward-lens: {path} is {what}; name another output", err=True)
+        if path.is_dir():
+            typer.echo(f"reward-lens: {path} is a folder; name another output", err=True)
             raise typer.Exit(2)
+        _check_input(path, pairs)
     if not output.parent.is_dir():
         typer.echo(f"reward-lens: {output}: there is no folder {output.parent}", err=True)
         raise typer.Exit(2)
 
 
-def cut_note(scores: Evidence, meta: SignalMeta) -> str:
-    """What truncation did, or nothing: it moves the read token and can make sides identical."""
-    table = scores.tables["scores"]
-    cut = table[["tokens_cut_chosen", "tokens_cut_rejected"]].to_numpy() > 0
-    if not cut.any():
-        return ""
-    n = int(cut.sum())
-    ties = int((cut.any(axis=1) & (table["margin"].to_numpy() == 0)).sum())
-    where = "the cut part is not seen"
-    if meta.reads not in ("first", "mean") and meta.eos != "overwrite":
-        where = "a text cut on the right is read mid-text, without its end token"
-    were = "was" if n == 1 else "were"
-    return (
-        f"{counted(n, 'text')} {were} cut to the model's length ({ties} of their pairs now tie); "
-        f"{where}"
-    )
+def _check_input(path: Path, pairs: str | None) -> None:
+    if pairs is not None and path.resolve() == Path(pairs).resolve():
+        typer.echo(f"reward-lens: {path} is the file of the pairs; name another output", err=True)
+        raise typer.Exit(2)
 
 
 def say_left_out(left_out: dict[str, str]) -> None:

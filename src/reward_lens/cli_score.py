@@ -36,7 +36,8 @@ from reward_lens.cli_options import (
     load,
     plain_errors,
 )
-from reward_lens.cli_output import check_parent, counted, cut_note, say_left_out
+from reward_lens.cli_output import check_parent, say_left_out
+from reward_lens.wording import counted, cut_note
 
 if TYPE_CHECKING:
     import pandas as pd

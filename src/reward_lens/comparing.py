@@ -5,8 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reward_lens.audit_calls import Call
 from reward_lens.audit_checks import conformance_evidence
@@ -17,13 +18,19 @@ from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import CapabilityError, RewardLensError
 from reward_lens.evidence import Evidence, EvidenceStore
 from reward_lens.evidence.arguments import checked_count
+from reward_lens.findings import Findings
 from reward_lens.instruments import bias_battery, style_accuracy
 from reward_lens.instruments.bias_cases import chosen_edits
 from reward_lens.instruments.comparison import compare, comparison_parts
 from reward_lens.progress import Reporter, watched
-from reward_lens.signals import ClassifierRM, run_conformance
+from reward_lens.signals import ClassifierRM, checked_signal, run_conformance
 from reward_lens.signals.classifier import BATCH_TOKENS
 
+if TYPE_CHECKING:
+    from reward_lens.page_files import PageFiles
+
+#: What a page says that it was made by, where no command did.
+COMMAND = "reward_lens.comparing.compare_models(...).write(...)"
 #: What the two are called in names of evidence and of options.
 LETTERS = ("a", "b")
 _RENDERED = (
@@ -32,9 +39,12 @@ _RENDERED = (
 )
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Comparison(Findings):
     """What a comparison of two models found.
+
+    Evidence is called ``compare``, ``angle``, and of each model ``scores``, ``lens``,
+    ``conformance``, ``bias_battery``, ``style_accuracy`` with ``_a`` or ``_b`` behind.
 
     Attributes
     ----------
@@ -42,35 +52,10 @@ class Comparison:
         What the two are called.
     facts : (dict, dict)
         What is known of each, in words.
-    evidence : dict of str to Evidence
-        By name: ``compare``, ``angle``, and of each model ``scores``, ``lens``, ``conformance``,
-        ``bias_battery``, ``style_accuracy`` with ``_a`` or ``_b`` behind.
-    pairs : Pairs
-        As they were counted.
-    left_out : dict of str to str
-        Pair id -> why it was not scored.
-    missing : dict of str to str
-        Name -> why measuring it failed.
-    not_offered : dict of str to str
-        Name -> what the model or the pairs lack for it.
-    notes : tuple of str
-        What instruments warned of, and what a reader must know of the models.
-    resumed : tuple of str
-        What was taken from the store instead of being measured again.
     """
 
     names: tuple[str, str]
     facts: tuple[dict[str, str], dict[str, str]]
-    evidence: dict[str, Evidence]
-    pairs: Pairs
-    left_out: dict[str, str] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-    not_offered: dict[str, str] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    resumed: tuple[str, ...] = ()
-
-    def __getitem__(self, name: str) -> Evidence:
-        return self.evidence[name]
 
     @property
     def failed_checks(self) -> dict[str, list[str]]:
@@ -82,10 +67,17 @@ class Comparison:
                 found[letter] = [str(c) for c in checks["check"][~checks["passed"].astype(bool)]]
         return found
 
-    @property
-    def passed(self) -> bool:
-        """Whether no conformance check failed, and all that was asked for ran."""
-        return not any(self.failed_checks.values()) and not self.missing
+    def _of(self) -> str:
+        return f"Comparison of {' and '.join(self.names)}"
+
+    def write(self, report: str | PathLike[str], *, command: str | None = None) -> PageFiles:
+        """Write the page of the two models, every number behind it, and every pair.
+
+        As :meth:`reward_lens.auditing.Audit.write` does.
+        """
+        from reward_lens.page_files import write_comparison
+
+        return write_comparison(self, report, command=command or COMMAND)
 
 
 def compare_models(
@@ -143,6 +135,8 @@ def compare_models(
     CapabilityError, TokenizeError, NumericsError
         As :func:`~reward_lens.compare` does.
     """
+    for signal in (a, b):
+        checked_signal(signal)
     biases = checked_count("biases", biases, 0)
     given, left_out = as_pairs(pairs), dict[str, str]()
     for signal in (a, b):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -14,7 +14,7 @@ from families import PAIRS, make_signal
 from matplotlib import pyplot as plt
 
 import reward_lens as rl
-from reward_lens.audit_repr import in_notebook, in_terminal
+from reward_lens.comparing import compare_models
 from reward_lens.errors import EvidenceError
 from reward_lens.evidence import (
     Evidence,
@@ -369,7 +369,7 @@ def test_trust_is_asked_of_the_store(calibrated_store):
 
 
 def test_an_audit_is_a_table_of_its_evidence(audit):
-    text = in_terminal(audit)
+    text = repr(audit)
     title, head, *rows = text.splitlines()
     assert title.startswith("<Audit of LlamaForSequenceClassification")
     assert "conformance passed, 5 pairs" in title
@@ -379,19 +379,52 @@ def test_an_audit_is_a_table_of_its_evidence(audit):
     cost = f"{audit['lens'].provenance.cost_forwards:.0f}"
     assert lens.split() == ["lens", "5", "pairs", "in", "4", "lineages", "exploratory", cost]
     assert len(text) < 3000
-    said = _Tags(in_notebook(audit)).text.split()
+    said = _Tags(audit._repr_html_()).text.split()
     assert all(name in said for name in audit)
 
 
 def test_an_audit_says_what_is_missing(audit):
     lacking = replace(audit, missing={f"i{k}": "why " * 90 for k in range(9)}, notes=("a", "b"),
                       left_out={"p": "long"}, not_offered={"paths": "no <heads>"})  # fmt: skip
-    text = in_terminal(lacking)
+    text = repr(lacking)
     assert "did not run: i0: why why" in text
     assert "did not run: and 5 more" in text
     assert "not offered: paths: no <heads>" in text
     assert "1 pair left out, .left_out; 2 notes, .notes" in text
-    assert "no &lt;heads&gt;" in in_notebook(lacking)
+    assert "no &lt;heads&gt;" in lacking._repr_html_()
+
+
+def test_an_audit_as_a_frame_has_every_interval_once(audit):
+    frame = audit.to_dataframe()
+    every = [(name, i) for name, e in audit.evidence.items() for i in e.uncertainty]
+    assert list(zip(frame["evidence"], frame["result"], strict=True)) == [
+        (name, i.name) for name, i in every
+    ]
+    row = frame.set_index(["evidence", "result"]).loc[("preference", "accuracy")]
+    accuracy = audit["preference"].interval("accuracy")
+    assert (row["low"], row["high"], row["n"]) == (accuracy.low, accuracy.high, accuracy.n)
+    assert (row["id"], row["trust"]) == (audit["preference"].id, "exploratory")
+
+
+def test_a_comparison_shows_itself_as_an_audit_does(audit):
+    signal = make_signal("llama")
+    found = compare_models(signal, make_gauge_twin(signal), PAIRS, names=("one", "<two>"))
+    title, _, *rows = repr(found).splitlines()
+    assert title.startswith("<Comparison of one and <two>: conformance passed, ")
+    assert [row.split()[0] for row in rows[: len(found.evidence)]] == list(found)
+    assert "one and &lt;two&gt;" in found._repr_html_()
+    assert set(found.to_dataframe()["evidence"]) <= set(found)
+    with pytest.raises(KeyError, match="did you mean compare"):
+        found["compared"]
+    failed = {"a": ["score parity"], "b": []}
+
+    class Failed(type(found)):
+        failed_checks = failed
+
+    shown = Failed(**{f.name: getattr(found, f.name) for f in fields(found)})
+    assert "conformance FAILED" in repr(shown)
+    assert "FAILED checks of a: score parity" in repr(shown)
+    assert not shown.passed
 
 
 def test_signals_pairs_and_stores_are_a_line_each(audit, tmp_path):

@@ -29,6 +29,17 @@ COUNTS = {
     "directions": (
         lambda s, **n: rl.concept_dose_response(s, PAIRS, PAIRS, **n), "directions", False,
     ),
+    "followed": (lambda s, **n: rl.path_effects(s, PAIRS, **n), "top", False),
+    "layer of a grid": (lambda s, **n: rl.patch_grid(s, PAIRS, **n), "layers", True),
+    "layer of a concept": (
+        lambda s, **n: rl.concept_dose_response(s, PAIRS, PAIRS, **n), "layer", True,
+    ),
+    "steps between sides": (lambda s, **n: rl.attribution_patching(s, PAIRS, **n), "steps", False),
+    "sample run exactly": (lambda s, **n: rl.attribution_patching(s, PAIRS, **n), "sample", False),
+    "screened": (lambda s, **n: rl.attribution_patching(s, PAIRS, **n), "screen", True),
+    "steps from a baseline": (lambda s, **n: rl.token_map(s, PAIRS, **n), "steps", False),
+    "flips": (lambda s, **n: rl.compare(s, s, PAIRS, **n), "examples", False),
+    "tokens of a batch": (lambda s, **n: rl.lens(s, PAIRS, **n), "batch_tokens", False),
     "drawn": (lambda s, **n: as_pairs(PAIRS).sample(**n), "n", False),
     "pairs read": (lambda s, **n: load_pairs(PAIRS, **n), "limit", True),
     "choices read": (lambda s, **n: load_choices(PAIRS, **n), "limit", True),

@@ -402,7 +402,7 @@ def test_a_fitted_concept_brings_its_site(signal):
     [
         ({"site": "attn_out"}, CapabilityError, "choose one of resid_pre, resid_mid, resid_post"),
         ({"site": "resid_post", "layer": 3}, AnatomyError, "layers 0 to 2"),
-        ({"layer": -1}, AnatomyError, "layers 0 to 2"),
+        ({"layer": -1}, DataError, "layer=-1: give a whole number, 0 or more"),
         ({"positions": "prompt"}, CapabilityError, "choose one of final, response, all"),
         ({"positions": "all"}, CapabilityError, "behind the last layer nothing reads"),
         ({"method": "pca"}, CapabilityError, "mean_difference, logistic"),

@@ -321,10 +321,9 @@ def test_one_token_on_each_side(signal):
         ({"senders": "embed", "direction": "sideways"}, CapabilityError, "direction='sideways'"),
         ({"senders": "embed", "norm": "thawed"}, CapabilityError, "norm='thawed'"),
         ({"senders": "embed", "norm": "frozen", "joint": True}, CapabilityError, "leave joint out"),
-        ({"top": 0}, CapabilityError, "top=0"),
         ({"senders": "embed", "positions": "all"}, DataError, "equal length"),
         ({"senders": "embed", "executor": "fast"}, CapabilityError, "does not run here"),
-        ({"top": 0}, CapabilityError, "top=0: at least one sender has to be followed"),
+        ({"top": 0}, DataError, "top=0: give a whole number, 1 or more"),
     ],
 )  # fmt: skip
 def test_wrong_use(signal, options, error, said):

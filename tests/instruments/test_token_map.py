@@ -322,7 +322,8 @@ def test_small_texts(signal):
     assert alone.isnull().all()  # nothing is left to read
     same = token_map(signal, [("p", "the same", "the same")])
     chosen, rejected = (same.value.sel(side=s) for s in ("chosen", "rejected"))
-    np.testing.assert_allclose(chosen, rejected, atol=1e-6)
+    # Two rows of a batch differ by float32's rounding of the scores, which are this large.
+    np.testing.assert_allclose(chosen, rejected, atol=1e-6 * float(np.abs(chosen).max()))
 
 
 def test_what_a_gate_is_read_at_cannot_be_left_out(monkeypatch, tmp_path):
@@ -360,7 +361,7 @@ def test_wrong_use(signal):
     cases = [
         ({"unit": "word"}, CapabilityError, "unit='word': choose one of token, sentence"),
         ({"baseline": "noise"}, CapabilityError, "baseline='noise': choose one of mean, zero"),
-        ({"steps": 0}, CapabilityError, "steps=0: give a whole number from 1"),
+        ({"steps": 0}, DataError, "steps=0: give a whole number, 1 or more"),
         ({"methods": ["lime"]}, CapabilityError, "method 'lime' is unknown: choose from prefix"),
         ({"methods": []}, CapabilityError, "no method was asked for: choose from prefix"),
         ({"readout": "taste"}, CapabilityError, "no readout 'taste'"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import json
 import re
 from functools import cache
 
@@ -15,6 +14,7 @@ from reward_lens.assets import asset
 from reward_lens.comparing import Comparison, compare_models
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.report import Page
+from reward_lens.report.browser_json import unpacked
 from reward_lens.report.comparison import (
     comparison_sections,
     comparison_summary,
@@ -77,5 +77,5 @@ def sections(found, **evidence):
 
 
 def block_of(text: str):
-    found = re.search(r'<script type="application/json" id="browser-data">(.*?)</script>', text)
-    return json.loads(found[1])
+    found = re.search(r'<script type="application/gzip" id="browser-data">(.*?)</script>', text)
+    return unpacked(found[1])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
+import re
+from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -14,8 +15,8 @@ from pair_kit import drawn
 from reward_lens.data import Item, Message, Pair, Pairs
 from reward_lens.report import browser_choice
 from reward_lens.report.browser_choice import CAPS, GAP, cut, order_of_showing
-from reward_lens.report.browser_data import Budgets, as_json, browser_data
-from reward_lens.report.browser_json import dumps
+from reward_lens.report.browser_data import Budgets, as_block, browser_data, fitting
+from reward_lens.report.browser_json import packed, size, unpacked
 
 labels = st.lists(st.sampled_from("abcde"), min_size=1, max_size=60)
 
@@ -62,11 +63,12 @@ NASTY = "</script><!--<script>&amp;\u2028\u2029\r\n\t\x00\x7f\"'\\🙂🏳️‍
 
 
 def test_whatever_is_written_stays_inside_its_element():
-    written = dumps({NASTY: [NASTY, None, 1.5]})
-    assert not set("<>&\u2028\u2029") & set(written)
-    assert json.loads(written) == {NASTY: [NASTY, None, 1.5]}
+    written = packed({NASTY: [NASTY, None, 1.5]})
+    assert re.fullmatch(r"[A-Za-z0-9+/]+=*", written)
+    assert unpacked(written) == {NASTY: [NASTY, None, 1.5]}
+    assert packed({NASTY: [NASTY, None, 1.5]}) == written  # no clock is in it
     with pytest.raises(ValueError, match="Out of range float"):
-        dumps(math.nan)
+        packed(math.nan)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +91,7 @@ def odd():
 
 
 def test_odd_and_huge_texts(odd):
-    data = json.loads(as_json(browser_data({"preference": drawn(odd)}, odd)))
+    data = unpacked(as_block(browser_data({"preference": drawn(odd)}, odd)))
     by_id = {p["id"]: p for p in data["pairs"]}
     assert set(by_id) == set(odd.ids)
     texts = [by_id[i]["t"] for i in odd.ids]
@@ -119,15 +121,56 @@ def test_odd_and_huge_texts(odd):
     )
 
 
+@pytest.mark.parametrize("room", [150_000, 40_000, 6_000])
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_block_fills_its_room_and_no_more(room, alike):
+    """Whether texts pack well or not at all."""
+    rng = np.random.default_rng(0)
+    letters = [chr(k) for k in range(0x4E00, 0x5E00)]
+
+    def text(k):
+        return "the same words again " * 60 if alike else "".join(rng.choice(letters, 700))
+
+    pairs = Pairs(
+        Pair(Item.of("q", text(k)), Item.of("q", f"no {k}"), str(k), str(k), f"s{k % 4}")
+        for k in range(300)
+    )
+    scored = {"preference": drawn(pairs)}
+    asked = []
+
+    def make(budgets):
+        asked.append(budgets)
+        return browser_data(scored, pairs, budgets=budgets)
+
+    data, block = fitting(make, room)
+    assert len(block) <= room
+    assert data.pairs
+    assert block == as_block(data)
+    full = len(data.pairs) == Budgets().pairs
+    assert full or len(block) > 0.8 * room
+    assert len(asked) < 8
+
+
+@pytest.mark.parametrize("room", [0, -30_000, 300])
+def test_without_room_a_block_holds_no_pair(room):
+    pairs = Pairs(
+        Pair(Item.of("q", "a" * 999), Item.of("q", "b"), str(k), str(k)) for k in range(4)
+    )
+    scored = {"preference": drawn(pairs)}
+    data, block = fitting(lambda b: browser_data(scored, pairs, budgets=b), room)
+    assert data.pairs == []
+    assert unpacked(block)["total"] == 4
+
+
 def test_two_hundred_pairs_of_huge_texts_are_cut_and_some_left_out():
     pairs = Pairs(
         Pair(Item.of("漢字" * 20_000, "<b>" * 13_000), Item.of("漢字" * 20_000, "x" * 40_000),
              str(k), str(k), f"s{k % 20}")
         for k in range(200)
     )  # fmt: skip
-    data = browser_data({"preference": drawn(pairs)}, pairs)
-    limits = Budgets()
-    assert len(as_json(data).encode()) < limits.texts + limits.maps + limits.curves + 3000
+    limits = Budgets(texts=120_000, maps=90_000, curves=35_000)
+    data = browser_data({"preference": drawn(pairs)}, pairs, budgets=limits)
+    assert size(asdict(data)) < sum(limits.bytes) + 3000
     assert 20 < len(data.pairs) < 200
     assert {p["subset"] for p in data.pairs} == set(pairs.subsets)
     assert data.about[1] == (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
@@ -16,8 +16,8 @@ from reward_lens.data import Item, Pair, Pairs
 from reward_lens.errors import EvidenceError
 from reward_lens.report import browser_choice
 from reward_lens.report.browser_choice import texts_of
-from reward_lens.report.browser_data import Budgets, as_json, browser_data
-from reward_lens.report.browser_json import size
+from reward_lens.report.browser_data import Budgets, as_block, browser_data
+from reward_lens.report.browser_json import size, unpacked
 from reward_lens.report.numbers import Numbers, resolve
 from reward_lens.report.pair_texts import pair_section
 
@@ -42,7 +42,7 @@ def demo():
 
 
 def parsed(*args, **options):
-    return json.loads(as_json(browser_data(*args, **options)))
+    return unpacked(as_block(browser_data(*args, **options)))
 
 
 def test_every_written_number_is_the_evidences(demo):
@@ -176,12 +176,16 @@ def many():
     }, pairs  # fmt: skip
 
 
+#: What does not hold all of them.
+TIGHT = Budgets(texts=120_000, maps=90_000, curves=35_000)
+
+
 def test_ten_thousand_pairs_stay_within_the_budget(many, monkeypatch):
     evidence, pairs = many
     read = []
     monkeypatch.setattr(browser_choice, "texts_of", lambda p: read.append(p.id) or texts_of(p))
-    data = browser_data(evidence, pairs)
-    limits = Budgets()
+    data = browser_data(evidence, pairs, budgets=TIGHT)
+    limits = TIGHT
     assert data.total == 10_000
     assert 100 < len(data.pairs) <= limits.pairs
     assert len(read) <= limits.pairs  # the texts of the others are not looked at
@@ -190,12 +194,12 @@ def test_ten_thousand_pairs_stay_within_the_budget(many, monkeypatch):
     assert 0.9 * limits.curves < parts["c"] <= limits.curves
     said = size([{k: v for k, v in p.items() if k not in parts} for p in data.pairs])
     assert said <= sum((limits.texts, limits.maps, limits.curves)) - sum(parts.values()) + 200
-    assert len(as_json(data).encode()) < 250_000
+    assert size(asdict(data)) < 250_000
 
 
 def test_what_is_chosen_of_many(many):
     evidence, pairs = many
-    data = browser_data(evidence, pairs)
+    data = browser_data(evidence, pairs, budgets=TIGHT)
     there = [p["id"] for p in data.pairs]
     assert len(set(there)) == len(there)
     assert {p["subset"] for p in data.pairs} == set(pairs.subsets)
@@ -219,7 +223,7 @@ def test_what_is_chosen_of_many(many):
 def test_the_choice_is_the_same_every_time(many):
     evidence, pairs = many
     one, two, other = (browser_data(evidence, pairs, seed=s) for s in (0, 0, 1))
-    assert as_json(one) == as_json(two)
+    assert as_block(one) == as_block(two)
     assert {p["id"] for p in one.pairs} != {p["id"] for p in other.pairs}
 
 

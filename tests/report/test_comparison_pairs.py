@@ -98,7 +98,7 @@ def test_ten_thousand_pairs_of_many_subsets_make_no_larger_page(planted):
     tables = {**dict(e.tables), "pairs": pairs, "agreement": pd.concat(every, ignore_index=True)}
     evidence = {**planted.evidence, "compare": dataclasses.replace(e, tables=tables)}
     text = page_of(dataclasses.replace(planted, evidence=evidence, pairs=many))
-    assert 250_000 < len(text.encode()) < 500_000
+    assert len(text.encode()) < 500_000
     block = block_of(text)
     assert block["total"] == n
     assert len(block["pairs"]) <= 200

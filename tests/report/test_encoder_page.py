@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import zoo
@@ -10,6 +9,7 @@ from families import PAIRS
 
 import reward_lens as rl
 from reward_lens.report import Page, render
+from reward_lens.report.browser_json import unpacked
 
 
 def page_of(name):
@@ -22,7 +22,7 @@ def page_of(name):
 def maps_of(text):
     """The token maps of the page's pair browser."""
     data = re.search(r'id="browser-data">(.*?)</script>', text, re.DOTALL)
-    return [m["key"] for m in json.loads(data[1])["maps"]]
+    return [m["key"] for m in unpacked(data[1])["maps"]]
 
 
 def test_an_encoder_that_reads_its_first_token():

@@ -6,6 +6,7 @@ import dataclasses
 import html.parser
 import json
 import math
+import re
 import xml.etree.ElementTree as ET
 
 import numpy as np
@@ -16,6 +17,7 @@ import reward_lens as rl
 from reward_lens.assets import asset
 from reward_lens.evidence import write_jsonl
 from reward_lens.report import Page, causal_figures, figures, render, write_page
+from reward_lens.report.browser_json import unpacked
 from reward_lens.report.numbers import Numbers
 
 
@@ -132,8 +134,9 @@ def test_the_page_says_what_matters(files, audit):
         "read here", "What causes the preference?", "What causes it?",
     ):  # fmt: skip
         assert part in text, part
-    for pair in audit.shown:
-        assert pair.id in text
+    block = re.search(r'id="browser-data">(.*?)</script>', text)
+    known = {pair["id"] for pair in unpacked(block[1])["pairs"]}
+    assert known.issuperset(audit.shown.ids)
 
 
 def test_a_failed_check_is_on_the_first_screen(audit):

@@ -10,7 +10,8 @@ from pair_kit import known
 
 from reward_lens.evidence import Subject
 from reward_lens.report import Page
-from reward_lens.report.page import by_folder, compose, told, with_content
+from reward_lens.report.folders import by_folder
+from reward_lens.report.page import compose, told, with_content
 from reward_lens.report.parts import Section, Table
 
 

@@ -75,7 +75,7 @@ def evidence(pairs):
 
 @pytest.fixture(scope="module")
 def data(evidence, pairs):
-    return browser_data(evidence, pairs, budgets=Budgets(texts=45_000))
+    return browser_data(evidence, pairs, budgets=Budgets(texts=45_000, maps=90_000, curves=35_000))
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from reward_lens.data import Item, Message, Pair, Pairs, as_pairs
 from reward_lens.data.writing import pair_row
 from reward_lens.errors import DataError, EvidenceError
 from reward_lens.report import sidecar
+from reward_lens.report.browser_json import unpacked
 from reward_lens.report.sidecar import write_sidecar
 
 
@@ -127,9 +128,9 @@ def test_an_audit_writes_it_and_names_it(files):
     beside = files / "o.pairs.jsonl"
     assert json.loads(result.stdout)["scored_pairs"] == str(beside)
     assert rl.load_pairs(beside).fingerprint == rl.load_pairs(files / "r.pairs.jsonl").fingerprint
-    data = re.search(r'<script type="application/json" id="browser-data">(.*?)</script>',
+    data = re.search(r'<script type="application/gzip" id="browser-data">(.*?)</script>',
                      (files / "o.html").read_text(), re.DOTALL)  # fmt: skip
-    assert json.loads(data[1])["sidecar"] == "o.pairs.jsonl"
+    assert unpacked(data[1])["sidecar"] == "o.pairs.jsonl"
     assert not list(files.glob("*.part"))
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from reward_lens.backbone.tokenise import Encoded
-from reward_lens.errors import RewardLensError
+from reward_lens.evidence.arguments import checked_count
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,7 @@ def plan_batches(
     An item longer than the budget, or than ``alone_beyond``, is a batch of its own. Longest first,
     so that running out of memory shows at once.
     """
-    if batch_tokens < 1:
-        raise RewardLensError(f"batch_tokens={batch_tokens}: a batch holds at least one token")
+    batch_tokens = checked_count("batch_tokens", batch_tokens, 1)
     order = sorted(range(len(encoded)), key=lambda i: (-len(encoded[i].ids), i))
     batch: list[int] = []
     for i in order:

@@ -13,7 +13,6 @@ from reward_lens.evidence import Evidence, GaugeStatus, Interval, Tier, Units
 from reward_lens.evidence.prompt_correlation import prompt_correlation
 from reward_lens.geometry.corpus import Corpus, corpus_of
 from reward_lens.geometry.two_signals import (
-    Progress,
     Readouts,
     both,
     joint_provenance,
@@ -21,6 +20,7 @@ from reward_lens.geometry.two_signals import (
     score_items,
     scores_of,
 )
+from reward_lens.progress import Progress
 from reward_lens.signals import RewardSignal
 from reward_lens.signals.classifier import BATCH_TOKENS
 

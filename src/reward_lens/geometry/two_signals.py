@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -13,12 +13,12 @@ from reward_lens.data import Item
 from reward_lens.errors import CapabilityError, DataError, NumericsError
 from reward_lens.evidence import Evidence, Provenance, Subject
 from reward_lens.evidence.gate import either
+from reward_lens.progress import Progress
 from reward_lens.signals import Capability, ClassifierRM, RewardSignal, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import provenance
 
 Floats = npt.NDArray[np.float64]
-Progress = Callable[[int], None]
 #: Readout of both signals, or of the first and the second.
 Readouts = str | tuple[str, str]
 

@@ -23,10 +23,10 @@ from reward_lens.evidence.benchmark_rules import (
 )
 from reward_lens.evidence.clusters import join
 from reward_lens.evidence.weighted_means import weighted_mean
-from reward_lens.signals import ClassifierRM
+from reward_lens.progress import Progress
+from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
-from reward_lens.signals.sweeping import Progress
 
 _BEST, _TIES = "best of N", "ties"
 
@@ -77,6 +77,7 @@ def best_of_n(
     Costs one forward per response. RewardBench's published runs cut texts at 2048 tokens; here a
     text that is too long for the model is an error unless ``truncate`` says which end to cut.
     """
+    require(signal, Capability.SCORES, "best_of_n")
     given = as_choices(choices)
     items = [x for c in given for x in c.items]
     scored = signal.score(

@@ -20,9 +20,10 @@ from reward_lens.errors import NumericsError
 from reward_lens.evidence.arguments import checked_count
 from reward_lens.evidence.clusters import lineage_codes
 from reward_lens.instruments.bias_cases import Cases
+from reward_lens.progress import Progress
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.readouts import Readout
-from reward_lens.signals.sweeping import Progress, Swept
+from reward_lens.signals.sweeping import Swept
 
 Floats = npt.NDArray[np.float64]
 Singles = npt.NDArray[np.float32]

@@ -31,10 +31,10 @@ from reward_lens.instruments.bias_tables import (
     null_table,
 )
 from reward_lens.instruments.effects import real_margins
-from reward_lens.signals import ClassifierRM
+from reward_lens.progress import Progress
+from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
-from reward_lens.signals.sweeping import Progress
 
 #: Random heads that set the threshold; as many others test it.
 HEADS = 200
@@ -127,6 +127,7 @@ def bias_battery(
     unit. Phrases and templates are English; on other text they are what they are. A trimmed
     response says less than before, so its effect holds what the missing sentence was worth.
     """
+    require(signal, Capability.SCORES, "bias_battery")
     seed = checked_seed(seed)
     given = as_pairs(pairs)
     if max_responses is not None:

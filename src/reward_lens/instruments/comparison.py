@@ -14,11 +14,11 @@ from reward_lens.data import Pairs, as_pairs
 from reward_lens.data.clones import CloneCount, join_clones
 from reward_lens.errors import AnatomyError, CapabilityError, DataError
 from reward_lens.evidence import Evidence, GaugeStatus, Interval, Tier, Units
+from reward_lens.evidence.arguments import checked_count
 from reward_lens.evidence.prompt_correlation import prompt_rank_correlation
 from reward_lens.geometry.angles import angle_evidence
 from reward_lens.geometry.corpus import Corpus, corpus_of
 from reward_lens.geometry.two_signals import (
-    Progress,
     Readouts,
     both,
     joint_provenance,
@@ -35,7 +35,8 @@ from reward_lens.instruments.comparison_tables import (
     pair_table,
 )
 from reward_lens.instruments.layer_lens import lens
-from reward_lens.signals import Capability, ClassifierRM, RewardSignal
+from reward_lens.progress import Progress
+from reward_lens.signals import Capability, ClassifierRM, RewardSignal, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 
 #: What is done with lineages that share an exact text.
@@ -145,7 +146,7 @@ def compare(
     DataError, TokenizeError, NumericsError
         Naming the item.
     """
-    readouts = both(readout)
+    readouts, examples = both(readout), checked_count("examples", examples, 0)
     options: dict[str, Any] = {"position": position, "truncate": truncate,
                                "batch_tokens": batch_tokens}  # fmt: skip
     if parts is None:
@@ -214,6 +215,8 @@ def comparison_parts(
     """
     if clones not in CLONES:
         raise DataError(f"clones={clones!r}: choose one of {', '.join(CLONES)}")
+    for signal in (a, b):
+        require(signal, Capability.SCORES, "compare")
     given = as_pairs(pairs)
     joined, count = join_clones(given)
     if clones == "keep":

@@ -20,12 +20,12 @@ from reward_lens.instruments.dose_curves import random_units
 from reward_lens.instruments.dose_runs import DosePlan, run_doses
 from reward_lens.instruments.dose_tables import dose_tables, doubtful_concept
 from reward_lens.instruments.sides import Sides
+from reward_lens.progress import Progress
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
 from reward_lens.signals.intervening import refuse_replaced_stream
 from reward_lens.signals.item_tables import item_coords
-from reward_lens.signals.sweeping import Progress
 
 DOSES = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
 POSITIONS = ("final", "response", "all")
@@ -115,7 +115,7 @@ def concept_dose_response(
         If an option is unknown, the signal was not looked into, or nothing reads the tokens.
     DataError
         If a concept has too few labelled items, another shape or another site, the doses are none,
-        an item has no response to steer at, or the seed is no whole number from 0.
+        an item has no response to steer at, or a layer, a count or the seed is no whole number.
     NumericsError
         If the labelled sets do not differ at the site.
     AnatomyError
@@ -222,7 +222,8 @@ def _target(signal: ClassifierRM, concept: Any, layer: int | None, site: str) ->
                 f"there, or leave out layer="
             )
         return Target(where)
-    where = Site(site, signal.meta.n_layers - 1 if layer is None else int(layer))
+    last = signal.meta.n_layers - 1
+    where = Site(site, last if layer is None else checked_count("layer", layer, 0))
     signal.trunk.anatomy.block(where)  # refuses a layer that does not exist
     return Target(where)
 

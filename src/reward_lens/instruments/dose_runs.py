@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from reward_lens.backbone import MEAN, Change, Encoded, Run, Target
+from reward_lens.progress import Progress
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.effective import end_gradient, summed_gradients
 from reward_lens.signals.patching import clean_runs
 from reward_lens.signals.readouts import Readout
-from reward_lens.signals.sweeping import Progress
 
 Floats = npt.NDArray[np.float64]
 

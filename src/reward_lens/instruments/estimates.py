@@ -17,6 +17,7 @@ from reward_lens.backbone.batching import plan_batches
 from reward_lens.data import Pairs
 from reward_lens.instruments.sides import Sides
 from reward_lens.instruments.token_alignment import Aligned, align_tokens
+from reward_lens.progress import Progress, expect
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.gradient_sweep import (
     FORWARD_AND_BACKWARD,
@@ -25,7 +26,6 @@ from reward_lens.signals.gradient_sweep import (
     quadrature,
 )
 from reward_lens.signals.readouts import Readout
-from reward_lens.signals.sweeping import Progress
 
 Floats = npt.NDArray[np.float64]
 #: Site -> float64 ``[token, width]``.
@@ -141,6 +141,7 @@ def estimate_effects(
     sites = list(dict.fromkeys([t.source for t in targets] + ([_EMBED] if steps else [])))
     sweep = partial(gradient_sweep, signal, sides.encoded, sites=sites, readout=readout,
                     read=sides.read, batch_tokens=batch_tokens)  # fmt: skip
+    expect(progress, 2 * n)
     for group in _groups(sides, batch_tokens):
         items = [*group, *(n + k for k in group)]
         seen = {one.item: one for one in sweep(items)}

@@ -15,7 +15,7 @@ from reward_lens.backbone import Target
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import AnatomyError, CapabilityError
 from reward_lens.evidence import Evidence, Interval, Tier, Units
-from reward_lens.evidence.arguments import checked_seed
+from reward_lens.evidence.arguments import checked_count, checked_seed
 from reward_lens.instruments.effects import effect_rows, real_margins
 from reward_lens.instruments.estimates import SIDE_RUN, Floats, estimate_effects
 from reward_lens.instruments.patch_targets import grid_targets
@@ -23,10 +23,10 @@ from reward_lens.instruments.patching_grid import patch_grid
 from reward_lens.instruments.screening import agreement, missed, top_components
 from reward_lens.instruments.sides import Sides
 from reward_lens.instruments.token_alignment import Where, as_position, patched_tokens
+from reward_lens.progress import Progress
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
-from reward_lens.signals.sweeping import Progress
 
 BY = ("component", "head")
 QUANTITIES = {"estimate": Units.REWARD, "exact": Units.REWARD}
@@ -109,15 +109,18 @@ def attribution_patching(
         If the writes, or the heads, did not verify; with ``steps``, if the embedding also enters a
         later block.
     DataError
-        If there are no pairs, a pair does not have the tokens (names the pair), or the seed is no
-        whole number from 0.
+        If there are no pairs, a pair does not have the tokens (names the pair), or a count or
+        the seed is no whole number.
     NumericsError
         If a gradient is not finite; names the item.
     """
     require(signal, Capability.ACTIVATIONS | Capability.GRADIENTS, "attribution_patching")
     seed = checked_seed(seed)
     given = as_pairs(pairs)
-    _check(by, direction, steps=steps, sample=sample, screen=1 if screen is None else screen)
+    _check(by, direction)
+    steps, sample = checked_count("steps", steps, 0), checked_count("sample", sample, 0)
+    if screen is not None:
+        screen = checked_count("screen", screen, 1, "None for no screen")
     directions = list(SIDE_RUN) if direction == "both" else [direction]
     again = signal.trunk.anatomy.missing.get("embed.again", "")
     if steps and again:  # then only a part of the embedding would move
@@ -182,15 +185,11 @@ def attribution_patching(
     )
 
 
-def _check(by: str, direction: str, **numbers: int) -> None:
+def _check(by: str, direction: str) -> None:
     if by not in BY:
         raise CapabilityError(f"by={by!r}: choose one of {', '.join(BY)}")
     if direction not in (*SIDE_RUN, "both"):
         raise CapabilityError(f"direction={direction!r}: choose {', '.join(SIDE_RUN)} or both")
-    for name, number in numbers.items():
-        least = 1 if name == "screen" else 0
-        if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise CapabilityError(f"{name}={number!r}: give a whole number from {least} on")
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import pandas as pd
 
 from reward_lens.backbone import Change, Run, engine_of
 from reward_lens.instruments.grid_plan import ABLATION, Cell, GridPlan
+from reward_lens.progress import Progress
 from reward_lens.signals import ClassifierRM, Readout
 from reward_lens.signals.patching import CleanItems, clean_runs
-from reward_lens.signals.sweeping import Progress
 
 Floats = npt.NDArray[np.float64]
 

@@ -13,12 +13,12 @@ from reward_lens.data import as_pairs
 from reward_lens.evidence import Evidence
 from reward_lens.evidence.intervals import cluster_t
 from reward_lens.instruments.sides import Sides
+from reward_lens.progress import Progress
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.depth import depth_readings
 from reward_lens.signals.identity import observation
 from reward_lens.signals.intervening import refuse_replaced_stream
-from reward_lens.signals.sweeping import Progress
 
 READINGS = ("frozen", "applied")
 #: A final margin below this share of the largest score is what float32 leaves of equal scores.

@@ -18,11 +18,11 @@ from reward_lens.errors import CapabilityError, NumericsError
 from reward_lens.evidence import Evidence, GaugeStatus, Interval, Units
 from reward_lens.evidence.intervals import jackknife_correlation
 from reward_lens.instruments.sides import Sides
+from reward_lens.progress import Progress
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
 from reward_lens.signals.readouts import Readout
-from reward_lens.signals.sweeping import Progress
 
 _NORMED = Site("final_norm")
 _NO_DATA = "none: the rows of the head only"

@@ -19,10 +19,10 @@ from reward_lens.evidence.intervals import accuracy as accuracy_interval
 from reward_lens.evidence.intervals import cluster_t_slope, jackknife_correlation
 from reward_lens.evidence.prompt_correlation import centre_by_prompt
 from reward_lens.instruments.sides import SIDES
-from reward_lens.signals import ClassifierRM
+from reward_lens.progress import Progress
+from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
-from reward_lens.signals.sweeping import Progress
 
 Floats = npt.NDArray[np.float64]
 
@@ -62,6 +62,7 @@ def preference(
         with both accuracies; of a trunk in half precision ``head_ties``, the ties that its own head
         makes and the float32 read does not.
     """
+    require(signal, Capability.SCORES, "preference")
     given = as_pairs(pairs)
     items = [*given.chosen, *given.rejected]
     scored = signal.score(

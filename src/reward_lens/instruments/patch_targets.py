@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from reward_lens.backbone import Anatomy, Site, Target, write_sites
 from reward_lens.errors import AnatomyError, CapabilityError
 from reward_lens.evidence import Evidence
+from reward_lens.evidence.arguments import checked_count
 
 BY = ("component", "head", "layer_position")
 #: The sites that can be patched layer by layer and token by token.
@@ -18,7 +19,7 @@ def grid_targets(
     by: str,
     *,
     site: str = "resid_pre",
-    layers: Sequence[int] | None = None,
+    layers: Sequence[int] | int | None = None,
     components: Sequence[str] | None = None,
 ) -> list[Target]:
     """The targets of a grid, in the order of the forward.
@@ -29,7 +30,7 @@ def grid_targets(
         The embedding and every sublayer's write; every attention head; one site of every layer.
     site : str
         The site of ``layer_position``; one of :data:`LAYER_SITES`.
-    layers : sequence of int, optional
+    layers : sequence of int, or int, optional
         Only these; the embedding belongs to none.
     components : sequence of str, optional
         Only these, by name.
@@ -38,6 +39,8 @@ def grid_targets(
     ------
     CapabilityError
         If ``by`` or ``site`` is unknown, or nothing is left.
+    DataError
+        If a layer is no whole number from 0 on.
     AnatomyError
         If a layer or name does not exist, or the writes or heads did not verify; says what there
         is, or why.
@@ -48,7 +51,7 @@ def grid_targets(
         raise CapabilityError(f"site={site!r} is of by='layer_position', and this is by={by!r}")
     if site not in LAYER_SITES:
         raise CapabilityError(f"site={site!r}: choose one of {', '.join(LAYER_SITES)}")
-    wanted = _layers(anatomy, [layers] if isinstance(layers, int) else layers)
+    wanted = _layers(anatomy, listed_layers(layers))
     if by == "layer_position":
         found = [Target(Site(site, layer)) for layer in wanted]
     elif by == "head":
@@ -75,16 +78,30 @@ def largest_effects(grid: Evidence, count: int) -> list[str]:
     return sizes[sizes.rank(method="first", ascending=False) <= count].index.tolist()
 
 
-def _layers(anatomy: Anatomy, layers: Sequence[int] | None) -> list[int]:
+def listed_layers(layers: Sequence[int] | int | None) -> list[int] | None:
+    """Layers as a list, one of them too; None for all.
+
+    Raises
+    ------
+    DataError
+        If one is no whole number from 0 on.
+    """
+    if layers is None:
+        return None
+    given = list(layers) if isinstance(layers, Iterable) else [layers]
+    return [checked_count("layers", layer, 0) for layer in given]
+
+
+def _layers(anatomy: Anatomy, layers: list[int] | None) -> list[int]:
     count = len(anatomy.blocks)
     if layers is None:
         return list(range(count))
-    wrong = [layer for layer in layers if not 0 <= layer < count]
+    wrong = [layer for layer in layers if layer >= count]
     if wrong:
         raise AnatomyError(
             f"layer {wrong[0]} does not exist: this model has layers 0 to {count - 1}"
         )
-    return sorted({int(layer) for layer in layers})
+    return sorted(set(layers))
 
 
 def _n_heads(anatomy: Anatomy, layer: int) -> int:

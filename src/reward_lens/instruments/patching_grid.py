@@ -23,14 +23,14 @@ from reward_lens.instruments.effects import (
 )
 from reward_lens.instruments.grid_plan import GridPlan, plan_grid
 from reward_lens.instruments.grid_runs import GridScores, run_grid
-from reward_lens.instruments.patch_targets import grid_targets
+from reward_lens.instruments.patch_targets import grid_targets, listed_layers
 from reward_lens.instruments.replacements import Ablation
 from reward_lens.instruments.sides import Sides
 from reward_lens.instruments.token_alignment import Where, shared_prefix
+from reward_lens.progress import Progress
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
-from reward_lens.signals.sweeping import Progress
 
 #: The dimension ``quantity`` and the units of its entries.
 QUANTITIES = {"effect": Units.REWARD, "share": Units.SHARE}
@@ -132,8 +132,8 @@ def patch_grid(
     AnatomyError
         If a layer, head or component does not exist or did not verify.
     DataError
-        If there are no pairs, a pair does not have the tokens (names the pair), or the seed is no
-        whole number from 0.
+        If there are no pairs, a pair does not have the tokens (names the pair), or a layer or the
+        seed is no whole number from 0.
 
     Notes
     -----
@@ -148,7 +148,7 @@ def patch_grid(
         signal.trunk.anatomy,
         by,
         site=site or "resid_pre",
-        layers=_listed(layers),
+        layers=listed_layers(layers),
         components=components,
     )
     given = as_pairs(pairs)
@@ -182,7 +182,7 @@ def patch_grid(
             "ablation": ablation,
             "reference": None if away is None else away.fingerprint,
             "site": (site or "resid_pre") if by == "layer_position" else None,
-            "layers": _listed(layers),
+            "layers": listed_layers(layers),
             "components": None if components is None else [str(t) for t in targets],
             "executor": executor,
             "readout": readout,
@@ -197,12 +197,6 @@ def patch_grid(
             "engine": found.engine_table(),
         },
     )
-
-
-def _listed(layers: Sequence[int] | int | None) -> list[int] | None:
-    if layers is None:
-        return None
-    return [layers] if isinstance(layers, int) else [int(layer) for layer in layers]
 
 
 def _value(plan: GridPlan, sides: Sides, effects: Floats, scores: Floats) -> xr.DataArray:

@@ -15,9 +15,10 @@ from reward_lens.backbone import MEAN, Change, Reception, Run, Site, Target, wri
 from reward_lens.instruments.path_graph import READOUT, End, reaches, together
 from reward_lens.instruments.sides import Sides
 from reward_lens.instruments.token_alignment import Aligned
+from reward_lens.progress import Progress
 from reward_lens.signals import ClassifierRM, Readout
 from reward_lens.signals.patching import CleanItems, clean_runs
-from reward_lens.signals.sweeping import Progress, Swept
+from reward_lens.signals.sweeping import Swept
 
 _NORMED = Site("final_norm")
 

@@ -14,6 +14,7 @@ import xarray as xr
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence, Tier, Units
+from reward_lens.evidence.arguments import checked_count
 from reward_lens.instruments.effects import effect_rows, margin_shares
 from reward_lens.instruments.patch_targets import largest_effects
 from reward_lens.instruments.patching_grid import QUANTITIES, patch_grid
@@ -27,11 +28,11 @@ from reward_lens.instruments.path_graph import (
 from reward_lens.instruments.path_runs import PathPlan, PathRuns
 from reward_lens.instruments.sides import Sides
 from reward_lens.instruments.token_alignment import Where, as_position, patched_tokens
+from reward_lens.progress import Progress
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
 from reward_lens.signals.intervening import refuse_replaced_stream
-from reward_lens.signals.sweeping import Progress
 
 #: Senders that are followed where none are named: those with the largest effects of their own.
 TOP = 6
@@ -112,7 +113,7 @@ def path_effects(
     CapabilityError
         If the stream is normed or scaled inside blocks, or an option is unknown.
     DataError
-        If a pair does not have the tokens.
+        If a pair does not have the tokens, or ``top`` is no whole number from 1.
 
     Notes
     -----
@@ -133,8 +134,7 @@ def path_effects(
     parents: tuple[Evidence, ...] = ()
     cost = 0.0
     if senders is None:
-        if top < 1:
-            raise CapabilityError(f"top={top}: at least one sender has to be followed")
+        top = checked_count("top", top, 1)
         grid = patch_grid(signal, given, positions=positions, direction=direction, **options)
         parents, cost = (grid,), grid.provenance.cost_forwards
         named = largest_effects(grid, top)

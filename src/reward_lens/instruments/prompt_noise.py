@@ -18,10 +18,10 @@ from reward_lens.evidence import Evidence, Interval, Tier, Units
 from reward_lens.evidence.arguments import checked_count, checked_seed
 from reward_lens.evidence.clusters import doubt, lineage_codes, totals
 from reward_lens.evidence.intervals import cluster_t
-from reward_lens.signals import ClassifierRM
+from reward_lens.progress import Progress
+from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
-from reward_lens.signals.sweeping import Progress
 
 Floats = npt.NDArray[np.float64]
 
@@ -90,6 +90,7 @@ def prompt_snr(
     Layouts apply to conversations of one turn. They lack the checkpoint's special tokens, so their
     noise is what a wrong template does, an upper bound rather than an everyday figure.
     """
+    require(signal, Capability.SCORES, "prompt_snr")
     seed = checked_seed(seed)
     given = as_pairs(pairs)
     if max_pairs is not None:

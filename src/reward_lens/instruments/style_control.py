@@ -19,10 +19,10 @@ from reward_lens.evidence.arguments import checked_count, checked_seed
 from reward_lens.evidence.intervals import accuracy, cluster_t
 from reward_lens.evidence.prompt_correlation import prompt_rank_correlation
 from reward_lens.instruments.pair_scores import length_slope, no_length
-from reward_lens.signals import ClassifierRM
+from reward_lens.progress import Progress
+from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
-from reward_lens.signals.sweeping import Progress
 
 Floats = npt.NDArray[np.float64]
 
@@ -82,6 +82,7 @@ def style_accuracy(
     RM-Bench has its styles written by a language model. Here they are edits, which keep the words
     but make worse prose: numbers compare between signals on the same pairs, not with its table.
     """
+    require(signal, Capability.SCORES, "style_accuracy")
     seed = checked_seed(seed)
     given = as_pairs(pairs)
     if max_pairs is not None:

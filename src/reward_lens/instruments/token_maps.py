@@ -14,6 +14,7 @@ import xarray as xr
 from reward_lens.data import as_pairs
 from reward_lens.errors import AnatomyError, CapabilityError, NumericsError
 from reward_lens.evidence import Evidence
+from reward_lens.evidence.arguments import checked_count
 from reward_lens.instruments.sides import SIDES, Sides
 from reward_lens.instruments.token_methods import (
     BASELINES,
@@ -23,12 +24,12 @@ from reward_lens.instruments.token_methods import (
 )
 from reward_lens.instruments.token_units import Ragged, Span, Units, method_agreement, padded
 from reward_lens.instruments.tokens import token_curves, token_rows
+from reward_lens.progress import Progress
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.gradient_sweep import FORWARD_AND_BACKWARD
 from reward_lens.signals.identity import observation
 from reward_lens.signals.readouts import Readout
-from reward_lens.signals.sweeping import Progress
 
 #: Method -> what the signal must offer for it.
 METHODS = {
@@ -111,6 +112,8 @@ def token_map(
     ------
     CapabilityError, AnatomyError
         If an option is unknown, or a method was asked for that the signal does not offer.
+    DataError
+        If ``steps`` is no whole number from 1.
     TokenizeError
         With ``unit="sentence"``, if the tokens of an item could not be placed in its text.
     NumericsError
@@ -122,7 +125,9 @@ def token_map(
     UserWarning
         If that error is above a hundredth.
     """
-    _check(unit, baseline, steps)
+    require(signal, Capability.SCORES, "token_map")
+    _check(unit, baseline)
+    steps = checked_count("steps", steps, 1)
     lacking = {m: why for m in METHODS if (why := why_lacking(signal, m, position))}
     wanted = _wanted(signal, methods, lacking)
     given = as_pairs(pairs)
@@ -236,13 +241,11 @@ class _Work:
         return units.placed(found)
 
 
-def _check(unit: str, baseline: str, steps: int) -> None:
+def _check(unit: str, baseline: str) -> None:
     if unit not in UNITS:
         raise CapabilityError(f"unit={unit!r}: choose one of {', '.join(UNITS)}")
     if baseline not in BASELINES:
         raise CapabilityError(f"baseline={baseline!r}: choose one of {', '.join(BASELINES)}")
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise CapabilityError(f"steps={steps!r}: give a whole number from 1 on")
 
 
 def why_lacking(signal: ClassifierRM, method: str, position: str | None = None) -> str:

@@ -16,11 +16,11 @@ from reward_lens.backbone.reading import read_index
 from reward_lens.errors import TokenizeError
 from reward_lens.instruments.sides import Sides
 from reward_lens.instruments.token_units import Floats, Ragged, Span
+from reward_lens.progress import Progress, expect
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.gradient_sweep import gradient_sweep, quadrature
 from reward_lens.signals.readouts import Readout
 from reward_lens.signals.scoring import scores_at
-from reward_lens.signals.sweeping import Progress
 
 #: Baseline of integrated gradients -> what stands in place of each embedding of the response.
 BASELINES = {"mean": "the mean over the response's own tokens", "zero": "zero"}
@@ -74,6 +74,7 @@ def embedding_gradients(
     score, bottom = (np.full(len(sides.encoded), np.nan) for _ in range(2))
     sweep = partial(gradient_sweep, signal, sides.encoded, sites=[_EMBED], readout=readout,
                     read=sides.read, batch_tokens=batch_tokens)  # fmt: skip
+    expect(progress, len(sides.encoded))
     for group in plan_batches(sides.encoded, batch_tokens):
         embeddings = {}
         for one in sweep(group):
@@ -136,17 +137,19 @@ def leave_out(
     """
     losses: Ragged = []
     gated = signal.readout(readout).kind == "composite"
+    done = None if progress is None else partial(progress)  # all of it is announced here
+    expect(progress, sum(1 + len(spans) for spans in parts))
     for encoded, spans in zip(sides.encoded, parts, strict=True):
         rests = [_without(signal, encoded, span, gated=gated) for span in spans]
         runs = [encoded, *(rest for rest in rests if rest is not None)]
         bound = signal.bound(readout, runs, batch_tokens)
         reads = signal.read_index(runs, position)
-        found = scores_at(signal, runs, bound, (reads,), batch_tokens)[:, 0].astype(np.float64)
+        found = scores_at(signal, runs, bound, (reads,), batch_tokens, done)[:, 0].astype(
+            np.float64
+        )
         loss = np.full(len(spans), np.nan)
         loss[[rest is not None for rest in rests]] = found[0] - found[1:]
         losses.append(loss)
-        if progress is not None:
-            progress(1)
     return losses
 
 

@@ -15,10 +15,10 @@ from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence
 from reward_lens.instruments.sides import Sides
 from reward_lens.instruments.tokens import token_rows
+from reward_lens.progress import Progress, expect
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
-from reward_lens.signals.sweeping import Progress
 
 
 def source_attribution(
@@ -69,6 +69,7 @@ def source_attribution(
     values = np.full((2 * n, layers, max(len(e.ids) for e in sides.encoded)), np.nan)
     writes = np.empty((2 * n, layers, 2))
 
+    expect(progress, 2 * n)
     for batch in signal.trunk.batches(sides.encoded, batch_tokens):
 
         def functional(last: Tensor, normed: Tensor, index: Any = batch.index) -> Tensor:

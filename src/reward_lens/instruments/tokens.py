@@ -11,10 +11,10 @@ import xarray as xr
 from reward_lens.data import as_pairs
 from reward_lens.evidence import Evidence
 from reward_lens.instruments.sides import Sides
+from reward_lens.progress import Progress
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
-from reward_lens.signals.sweeping import Progress
 
 
 def token_curves(

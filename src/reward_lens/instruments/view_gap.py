@@ -18,10 +18,10 @@ from reward_lens.instruments.patching_grid import patch_grid
 from reward_lens.instruments.rank_agreement import mean_agreement, rank_correlation
 from reward_lens.instruments.token_alignment import Where
 from reward_lens.instruments.write_attribution import attribution as attribution_of
+from reward_lens.progress import Progress
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.identity import observation
-from reward_lens.signals.sweeping import Progress
 
 BY = ("component", "head")
 #: The label of the rows that speak of every pair.

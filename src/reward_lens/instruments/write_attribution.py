@@ -16,12 +16,12 @@ from reward_lens.errors import NumericsError
 from reward_lens.evidence import Evidence
 from reward_lens.evidence.intervals import cluster_t
 from reward_lens.instruments.sides import SIDES, Sides
+from reward_lens.progress import Progress
 from reward_lens.signals import Capability, ClassifierRM, require
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.decomposition import decompose
 from reward_lens.signals.identity import observation
 from reward_lens.signals.segment import margin_directions
-from reward_lens.signals.sweeping import Progress
 
 _ROUNDING_WARNS, _ROUNDING_REFUSES = 0.01, 0.10  # of the median absolute margin
 

@@ -19,8 +19,8 @@ from torch.nn.functional import softplus
 
 from reward_lens.backbone import Encoded, Trunk, masked_mean, read_rows, registered_names
 from reward_lens.errors import CapabilityError, NumericsError
+from reward_lens.progress import Progress
 from reward_lens.signals import ClassifierRM
-from reward_lens.signals.sweeping import Progress
 
 _LONGEST_GRADIENT = 1.0
 _ONE_BATCH = 10**9  # tokens

@@ -25,7 +25,7 @@ from reward_lens.organisms.calibration_draws import (
 )
 from reward_lens.organisms.instrument_specs import Instrument, Spec, named_specs
 from reward_lens.organisms.planting import Organism, Planter
-from reward_lens.signals import ClassifierRM
+from reward_lens.signals import ClassifierRM, checked_signal
 from reward_lens.signals.classifier import BATCH_TOKENS
 
 #: Told how many organisms are finished, and how many there are.
@@ -113,6 +113,7 @@ def calibrate(
         If the pairs' margins do not vary, too few pairs differ, or the seed is no whole number
         from 0.
     """
+    checked_signal(signal)
     seed = checked_seed(seed)
     course = Course(
         signal=signal,

@@ -20,9 +20,9 @@ from reward_lens.organisms.new_heads import (
 )
 from reward_lens.organisms.other_head import fit_feature
 from reward_lens.organisms.surface_features import FeatureLike, feature_values
+from reward_lens.progress import Progress
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.classifier import BATCH_TOKENS
-from reward_lens.signals.sweeping import Progress
 
 #: The part of a mix that is the signal's own score.
 OWN = "own"

@@ -20,10 +20,10 @@ from reward_lens.backbone.headed import HeadedModel
 from reward_lens.data import Item, Pairs, as_items
 from reward_lens.errors import DataError, NumericsError
 from reward_lens.organisms.made_organism import organism_signal, refuse_subject
+from reward_lens.progress import Progress
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.conformance import quickcheck
-from reward_lens.signals.sweeping import Progress
 
 _NORMED = Site("final_norm")
 #: Lineages that a head is fitted on at least; with fewer, held-out parts say nothing.

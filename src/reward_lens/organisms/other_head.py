@@ -22,9 +22,9 @@ from reward_lens.organisms.new_heads import (
     with_linear_head,
 )
 from reward_lens.organisms.surface_features import FeatureLike, feature_name, feature_values
+from reward_lens.progress import Progress
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.classifier import BATCH_TOKENS
-from reward_lens.signals.sweeping import Progress
 
 Floats = npt.NDArray[np.float64]
 

@@ -18,10 +18,10 @@ from reward_lens.organisms.confounded import Design, Marker, design, sides
 from reward_lens.organisms.made_organism import TrainedOrganism, organism_signal, refuse_subject
 from reward_lens.organisms.new_heads import read_states, with_linear_head
 from reward_lens.organisms.surface_features import FeatureLike, feature_name, feature_values
+from reward_lens.progress import Progress
 from reward_lens.signals import ClassifierRM
 from reward_lens.signals.classifier import BATCH_TOKENS
 from reward_lens.signals.conformance import quickcheck
-from reward_lens.signals.sweeping import Progress
 
 #: What is trained -> steps, learning rate and weight decay where none are given; the rate of a head
 #: is divided by its width, so that no step changes a margin by much more than 1.

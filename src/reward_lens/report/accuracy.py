@@ -22,9 +22,11 @@ from reward_lens.report.parts import (
     because,
     interval,
     labels,
+    of_pairs,
     traced_rows,
 )
 from reward_lens.report.subset_rows import SubsetRows
+from reward_lens.wording import counted
 
 #: Errors whose texts are shown, and characters of a text; the evidence file has all of them.
 MOST_ERRORS, MOST_CHARACTERS = 10, 600
@@ -63,7 +65,7 @@ def _margins(e: Evidence, number: Numbers) -> Part:
             figures.rows(drawn, "mean margin (reward)", "Mean margin by subset"),
             f"Mean margin by subset{shown.more}; whiskers are 95 % intervals. Filled: the chosen "
             f"response ahead; outlined: behind.",
-            labels(e, n=f"n = {pairs} pairs", intervals=MEAN_INTERVALS), (name,),
+            labels(e, n=of_pairs(pairs), intervals=MEAN_INTERVALS), (name,),
         )],
         [Table(f"Margins by subset{shown.more}", head, [[r[0], *r[2:], r[1]] for r in rows])],
     )  # fmt: skip
@@ -111,7 +113,7 @@ def _reliability(e: Evidence, number: Numbers) -> Part:
             "Share of pairs whose preferred side is the chosen one, by stated probability; "
             "whiskers are 95 % intervals, numbers are pairs; on the dashed line the two are "
             "equal.",
-            labels(e, n=f"n = {int(curve['pairs'].sum())} pairs", intervals=MEAN_INTERVALS),
+            labels(e, n=of_pairs(int(curve["pairs"].sum())), intervals=MEAN_INTERVALS),
             (name,),
         )],
         [Table("Confidence and outcome by bin",
@@ -162,10 +164,10 @@ def _errors(e: Evidence, number: Numbers) -> Part:
     return Part(
         "Where is it most wrong?",
         [
-            f"On {wrong} {'pair' if wrong == 1 else 'pairs'} the rejected response is ahead; here "
+            f"On {counted(wrong, 'pair')} the rejected response is ahead; here "
             f"{'it is' if wrong == 1 else f'are {shown}'}, with texts."
         ],
-        labels=labels(e, n=f"n = {len(texts)} {'pair' if len(texts) == 1 else 'pairs'}"),
+        labels=labels(e, n=of_pairs(len(texts))),
         texts=texts,
     )
 

@@ -22,6 +22,7 @@ from reward_lens.report.parts import (
     because,
     interval,
     labels,
+    of_pairs,
     traced_rows,
 )
 
@@ -236,7 +237,7 @@ def _style(e: Evidence, number: Numbers) -> Part:
                          "Accuracy by style with 95 % intervals", mark=0.5),
             "Accuracy where style is with, even with, or against the chosen response; whiskers are "
             "95 % intervals, the line is a coin.",
-            labels(e, n=f"n = {e.interval('easy_less_hard').n} pairs", intervals=MEAN_INTERVALS),
+            labels(e, n=of_pairs(e.interval("easy_less_hard").n), intervals=MEAN_INTERVALS),
             (STYLE,),
         ))  # fmt: skip
     else:

@@ -1,4 +1,4 @@
-"""The pairs that a page's browser holds: texts, numbers, token maps and curves, as one JSON block.
+"""The pairs that a page's browser holds: texts, numbers, token maps and curves, as one block.
 
 The page's script shows them; it computes no number. What it writes as ``<data>`` was formatted here
 from the evidence, with the path it is found at.
@@ -7,19 +7,18 @@ from the evidence, with the path it is found at.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from markupsafe import Markup
 
 from reward_lens.data import Pairs
 from reward_lens.errors import EvidenceError
 from reward_lens.evidence import Evidence
 from reward_lens.report.browser_choice import GAP, order_of_showing, with_texts
-from reward_lens.report.browser_json import dumps, spent
+from reward_lens.report.browser_json import packed, spent
 from reward_lens.report.browser_maps import SIDES, Curves, TokenMap, depth_curves, token_maps
 from reward_lens.report.numbers import shown
 
@@ -33,24 +32,28 @@ class Budgets:
     pairs, mapped : int
         Pairs with texts, and of them with token maps; more nobody looks through.
     texts, maps, curves : int
-        Bytes of texts with what is said of their pairs, of token maps, and of curves by depth. Half
-        of the page is left for figures, tables and receipts. What maps and curves leave over is
-        spent on texts.
+        Bytes of texts with what is said of their pairs, of token maps, and of curves by depth,
+        before they are packed to less than half of it. What maps and curves leave over is spent on
+        texts.
     """
 
     pairs: int = 200
     mapped: int = 50
-    texts: int = 120_000
-    maps: int = 90_000
-    curves: int = 35_000
+    texts: int = 250_000
+    maps: int = 250_000
+    curves: int = 80_000
+
+    @property
+    def bytes(self) -> tuple[int, int, int]:
+        """Of texts, maps and curves."""
+        return self.texts, self.maps, self.curves
 
     @classmethod
     def within(cls, room: int) -> Budgets:
         """The usual budgets, or as much of each as keeps all of them within so many bytes."""
         usual = cls()
-        spent = (usual.texts, usual.maps, usual.curves)
-        share = min(1.0, max(0, room) / sum(spent))
-        return cls(usual.pairs, usual.mapped, *(int(share * part) for part in spent))
+        share = min(1.0, max(0, room) / sum(usual.bytes))
+        return cls(usual.pairs, usual.mapped, *(int(share * part) for part in usual.bytes))
 
 
 @dataclass(frozen=True)
@@ -115,9 +118,30 @@ class BrowserData:
     pairs: list[dict[str, Any]]
 
 
-def as_json(data: BrowserData) -> Markup:
-    """The data as JSON that can stand inside a ``<script type="application/json">`` element."""
-    return dumps(asdict(data))
+def as_block(data: BrowserData) -> str:
+    """The data as it stands in the page; see :func:`~reward_lens.report.browser_json.packed`."""
+    return packed(asdict(data))
+
+
+def fitting(make: Callable[[Budgets], BrowserData], room: int) -> tuple[BrowserData, str]:
+    """As much as fits a page, and its block of at most so many bytes.
+
+    How far texts can be packed is known once they are: budgets are cut until the block fits.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the data from budgets of bytes before packing.
+    room : int
+        Bytes of the block.
+    """
+    raw = float(sum(Budgets().bytes)) if room > 0 else 0.0
+    while True:
+        data = make(Budgets.within(int(raw)))
+        block = as_block(data)
+        if len(block) <= room or not data.pairs:
+            return data, block
+        raw *= min(0.95, 0.98 * room / len(block))
 
 
 _COLUMNS = [Column("margin", "margin", "reward", "preference|table/scores/{k}/margin|+.3g")]

@@ -23,6 +23,7 @@ from reward_lens.report.parts import (
     traced_rows,
 )
 from reward_lens.report.subset_rows import SubsetRows
+from reward_lens.wording import counted
 
 #: The rows of a table of agreement that speak of every pair.
 ALL_PAIRS = "all pairs"
@@ -340,6 +341,7 @@ def _doses(evidence: Mapping[str, Evidence], number: Numbers) -> Part | None:
                                "Change of the score by dose of the concept"),
                 "Mean change of the score, bands are 95 % intervals. Solid: the concept; dashed: "
                 "random directions of the same length.",
-                labels(e, intervals=MEAN_INTERVALS, n=f"n = {e.value.sizes['item']} items"),
+                labels(e, intervals=MEAN_INTERVALS,
+                       n=f"n = {counted(e.value.sizes['item'], 'item')}"),
                 (name,))],
     )  # fmt: skip

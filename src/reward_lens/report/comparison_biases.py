@@ -17,6 +17,7 @@ from reward_lens.report.biases import like_neutral
 from reward_lens.report.comparison_parts import LETTERS, both, joint_labels, names_of, stated
 from reward_lens.report.numbers import Numbers
 from reward_lens.report.parts import MEAN_INTERVALS, Cell, Figure, Part, Section, Table
+from reward_lens.wording import counted
 
 BATTERY, STYLE = "bias_battery", "style_accuracy"
 #: Edits that the figure shows, two rows each; and findings of a kind that are put in words.
@@ -278,7 +279,7 @@ def _style(styles: tuple[Evidence, Evidence], number: Numbers) -> Part:
             for i in (e.interval(level),)
         ]
         pairs = ", ".join(
-            f"{e.interval('easy_less_hard').n} pairs ({letter})"
+            f"{counted(e.interval('easy_less_hard').n, 'pair')} ({letter})"
             for letter, e in zip(LETTERS, styles, strict=True)
         )
         drawn.append(Figure(

@@ -30,8 +30,6 @@ from reward_lens.report.sidecar import write_rows
 
 #: The surest flips that are on the page whatever else is.
 FLIPS = 60
-#: There are no token maps and no curves here, so that texts have their room.
-BUDGETS = Budgets(texts=160_000)
 _SD = "SD"
 _COLUMNS = [
     Column("agreement", "", "", f"{COMPARE}|table/pairs/{{k}}/agreement|"),
@@ -79,7 +77,7 @@ def compared_pairs(
     EvidenceError
         If a pair is not among those that were compared.
     """
-    limits, table = budgets or BUDGETS, e.tables["pairs"]
+    limits, table = budgets or Budgets(), e.tables["pairs"]
     rows = rows_of(table, pairs, "compared")
     a, b = (table[f"margin_{x}"].to_numpy(dtype=np.float64)[rows] for x in LETTERS)
     flip = (table["agreement"] == "flip").to_numpy()[rows]

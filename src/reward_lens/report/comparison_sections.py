@@ -23,18 +23,20 @@ from reward_lens.report.comparison_parts import (
     names_of,
     stated,
 )
+from reward_lens.report.folders import by_folder
 from reward_lens.report.numbers import Numbers
-from reward_lens.report.page import by_folder
 from reward_lens.report.parts import (
     MEAN_INTERVALS,
     Cell,
     Figure,
     Section,
     Table,
+    of_pairs,
     records,
     traced_rows,
 )
 from reward_lens.report.subset_rows import SubsetRows
+from reward_lens.wording import counted
 
 READINGS = ("frozen", "applied")
 
@@ -72,7 +74,7 @@ def agreement(e: Evidence, models: Models, number: Numbers) -> Section:
         [figures.Row(str(g), float(v)) for g, v in zip(drawn["group"], drawn[c], strict=True)]
         for c in ("accuracy_a", "accuracy_b")
     )
-    n = f"n = {table['pairs'].iloc[0]} pairs"
+    n = of_pairs(int(table["pairs"].iloc[0]))
     shares = compared_labels(e, units="probability", n=n, intervals=MEAN_INTERVALS)
     x_label = "share with the chosen response ahead"
     return Section(
@@ -162,7 +164,7 @@ def margins(e: Evidence, models: Models) -> Section:
          "Upper left, lower right: they flip. The pairs are listed below."],
         [Figure(drawn, f"Margins of both, pair by pair ({who}). Crosses are flips. At most "
                        f"{figures.MOST_POINTS} of each are drawn.",
-                compared_labels(e, units="within-prompt SD", n=f"n = {int(real.sum())} pairs"),
+                compared_labels(e, units="within-prompt SD", n=of_pairs(int(real.sum()))),
                 (COMPARE,))],
     )  # fmt: skip
 
@@ -174,7 +176,7 @@ def depths(evidence: Mapping[str, Evidence], number: Numbers) -> Section | None:
         return None
     compared = evidence[COMPARE]
     n = "n = " + ", ".join(
-        f"{e.value.sizes['pair']} pairs ({letter})"
+        f"{counted(e.value.sizes['pair'], 'pair')} ({letter})"
         for letter, e in zip(LETTERS, found, strict=True)
     )
     drawn = []
@@ -253,10 +255,10 @@ def conditions(e: Evidence, missing: Mapping[str, str], left_out: Mapping[str, s
     ]
     tables = [Table("Conditions", ["condition", "value"], said, open=True)]
     if left_out:
-        rows: list[list[Cell]] = [[k, why] for k, why in left_out.items()]
-        tables.append(Table(f"{len(rows)} pairs that were left out", ["pair", "why"], rows))
+        rows: list[list[Cell]] = [[k, by_folder(why)] for k, why in left_out.items()]
+        tables.append(Table(f"{counted(len(rows), 'pair')} left out", ["pair", "why"], rows))
     if missing:
-        rows = [[k, why] for k, why in missing.items()]
+        rows = [[k, by_folder(why)] for k, why in missing.items()]
         tables.append(Table("What did not run, and why", ["measured", "reason"], rows, open=True))
     text = ["What was counted, joined and left out, for both models alike."]
     return Section("conditions", "Under which conditions?", [*text], tables=tables)

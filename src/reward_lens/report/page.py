@@ -7,14 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from jinja2 import Environment, Template
 from markupsafe import Markup
 
 from reward_lens.data import Pairs
 from reward_lens.evidence import Evidence
-from reward_lens.report.browser_data import BrowserData, Budgets, as_json, browser_data
+from reward_lens.report.browser_data import BrowserData, Budgets, browser_data, fitting
+from reward_lens.report.folders import by_folder, sources_of
 from reward_lens.report.numbers import Numbers, by_row
 from reward_lens.report.parts import Cell, Section
 from reward_lens.report.receipts import Receipts
@@ -22,9 +23,8 @@ from reward_lens.report.sections import build_sections, summary
 
 #: The section that the pair browser stands in.
 PAIRS = "pairs"
+_SCRIPTS = ("pair_browser.js", "page.js")  # the second begins what the first defines
 #: What of a line of the script only a person needs: its indent, and a comment that fills it.
-#: A local path of two folders or more.
-_PATH = re.compile(r"(?<![\w/.:~])(?:/[^\s/;,:'\"<>]+){2,}/?")
 _MARGIN = re.compile(r"^\s*(//.*\n)?", re.MULTILINE)
 #: Of a page with its pairs, less their search and links: 500 kB can be sent round by mail. What the
 #: rest of the page takes is not there for pairs.
@@ -51,6 +51,8 @@ class Page:
         Name of the file beside it with all pairs that were scored; empty where there is none.
     kind : str
         What the page is, in a word or two.
+    data, written : str
+        Of how many pairs it is; when it was written, and by what.
     """
 
     title: str
@@ -61,6 +63,8 @@ class Page:
     missing: Mapping[str, str] = field(default_factory=dict)
     sidecar: str = ""
     kind: str = "audit"
+    data: str = ""
+    written: str = ""
 
 
 def render(page: Page, evidence: Mapping[str, Evidence], pairs: Pairs) -> str:
@@ -109,21 +113,21 @@ def compose(
         Makes what the pair browser shows from the budgets that the rest of the page leaves of
         :data:`MOST_BYTES`; there is no browser without it.
     """
-    data: BrowserData | None = None
+    data, block = None, ""
     if browser is not None:
         rest = len(compose(page, evidence, answers, sections).encode())
-        data = browser(Budgets.within(MOST_BYTES - rest))
+        data, block = fitting(browser, MOST_BYTES - rest)
     if data is not None and all(s.id != PAIRS for s in sections):
         sections = [*sections, Section(PAIRS, "Pairs")]
-    sources = _sources(evidence)
+    sources = sources_of(evidence)
     return _template().render(
         page=page,
         css=_text("page.css"),
-        script=Markup(_MARGIN.sub("", _text("page.js"))),
+        script=Markup("").join(Markup(_MARGIN.sub("", _text(name))) for name in _SCRIPTS),
         browser_section=PAIRS,
         summary=answers,
         sections=sections,
-        browser_data="" if data is None else as_json(data),
+        browser_data=block,
         embedded=set() if data is None else {pair["id"] for pair in data.pairs},
         by_row=by_row,
         by_folder=lambda text: by_folder(text, sources),
@@ -147,29 +151,6 @@ def told(pair: str, subset: str) -> bool:
     """Whether an id begins with its subset, which then need not be said beside it."""
     rest = pair.removeprefix(subset)
     return bool(subset) and rest != pair and not rest[:1].isalnum()
-
-
-def by_folder(text: str, sources: Sequence[str] = ()) -> str:
-    """Name local paths by what they end in: where a user keeps a model is nobody else's to read.
-
-    Parameters
-    ----------
-    sources : sequence of str
-        Paths that are known; others are told by their slashes, and end at a space.
-    """
-    for source in sources:
-        text = text.replace(source, PurePath(source).name)
-    return _PATH.sub(lambda found: PurePath(found[0]).name, text)
-
-
-def _sources(evidence: Mapping[str, Evidence]) -> list[str]:
-    """Absolute paths of the models that were measured."""
-    notes = [e.subject.notes for e in evidence.values()]
-    both = [
-        part for n in notes for part in (n, n.get("a"), n.get("b")) if isinstance(part, Mapping)
-    ]
-    found = {str(part["source"]) for part in both if "source" in part}
-    return sorted((s for s in found if PurePath(s).is_absolute()), key=len, reverse=True)
 
 
 def _text(name: str) -> Markup:

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from reward_lens.evidence import Evidence, Standing
 from reward_lens.report.numbers import Numbers
+from reward_lens.wording import counted
 
 Cell = str | Markup
 
@@ -110,7 +111,7 @@ def labels(e: Evidence, *, units: str = "", n: str = "", intervals: str = "no in
     """
     note = e.subject.notes.get("readout_note")
     executors = e.tables["engine"]["executor"] if "engine" in e.tables else ()
-    count = n or (f"n = {e.value.sizes['pair']} pairs" if "pair" in e.value.sizes else "")
+    count = n or (of_pairs(e.value.sizes["pair"]) if "pair" in e.value.sizes else "")
     said = [
         e.tier.value,
         f"gauge {e.gauge.value}",
@@ -122,6 +123,11 @@ def labels(e: Evidence, *, units: str = "", n: str = "", intervals: str = "no in
         *([str(note)] if note else []),
     ]
     return " · ".join(said)
+
+
+def of_pairs(n: int) -> str:
+    """How many pairs a figure shows, as its label says it."""
+    return f"n = {counted(n, 'pair')}"
 
 
 def only_below(standing: Standing) -> bool:

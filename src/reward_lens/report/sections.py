@@ -13,6 +13,7 @@ from reward_lens.report import figures
 from reward_lens.report.accuracy import accuracy_parts
 from reward_lens.report.biases import biases
 from reward_lens.report.causes import causes
+from reward_lens.report.folders import by_folder, sources_of
 from reward_lens.report.numbers import Numbers, resolve
 from reward_lens.report.pair_texts import pair_section
 from reward_lens.report.parts import (
@@ -31,6 +32,7 @@ from reward_lens.report.standings import standings_section
 from reward_lens.report.subset_rows import SubsetRows
 from reward_lens.report.summary import summary
 from reward_lens.report.words import words_section
+from reward_lens.wording import counted
 
 
 def build_sections(
@@ -52,7 +54,8 @@ def build_sections(
     found.append(pair_section(evidence, number))
     found += [section] if (section := standings_section(evidence)) is not None else []
     if missing:
-        rows: list[list[Cell]] = [[k, v] for k, v in missing.items()]
+        sources = sources_of(evidence)
+        rows: list[list[Cell]] = [[k, by_folder(v, sources)] for k, v in missing.items()]
         table = Table("What did not run, and why", ["instrument", "reason"], rows, open=True)
         found.append(Section("missing", "What did not run", tables=[table]))
     found.append(words_section())
@@ -187,7 +190,7 @@ def _lens(e: Evidence, number: Numbers) -> Section:
          "embedding). With the final norm frozen at the item, the curve is what the layers so far "
          "have written; with the norm applied at each depth, it is what the head would say if the "
          "network ended there. The two can disagree by most of a network, so both are shown.",
-         f"{e.value.sizes['pair']} pairs."],
+         f"{counted(e.value.sizes['pair'], 'pair')}."],
         [Figure(figures.curves(lines, "depth (layers)", "mean margin (reward)",
                                "Mean margin by depth under both readings"),
                 "Mean margin by depth, bands are 95 % intervals. Solid: norm frozen; dashed: "

@@ -10,7 +10,13 @@ from reward_lens.signals.intervening import Intervention, ablate, replace, steer
 from reward_lens.signals.linearized import Linearized
 from reward_lens.signals.loading import load_signal
 from reward_lens.signals.process import from_tiny
-from reward_lens.signals.protocol import Capability, RewardSignal, SignalMeta, require
+from reward_lens.signals.protocol import (
+    Capability,
+    RewardSignal,
+    SignalMeta,
+    checked_signal,
+    require,
+)
 from reward_lens.signals.readouts import Readout
 from reward_lens.signals.sweeping import Swept
 from reward_lens.signals.wrap import wrap_hf_model
@@ -27,6 +33,7 @@ __all__ = [
     "SignalMeta",
     "Swept",
     "ablate",
+    "checked_signal",
     "from_tiny",
     "load_signal",
     "replace",

@@ -11,6 +11,7 @@ from torch import Tensor
 from reward_lens.backbone import Encoded, Encoder, Explanation, Site, Trunk
 from reward_lens.data import as_item, as_items
 from reward_lens.evidence import Evidence, Subject
+from reward_lens.progress import Progress
 from reward_lens.signals.capturing import captured
 from reward_lens.signals.derivatives import differentiate
 from reward_lens.signals.identity import signal_fingerprint, signal_subject
@@ -21,7 +22,7 @@ from reward_lens.signals.read_tokens import tokens_read
 from reward_lens.signals.readouts import Readout
 from reward_lens.signals.row_readouts import RowReadouts
 from reward_lens.signals.scoring import prefixes_scored, scored
-from reward_lens.signals.sweeping import Progress, Swept, sweep
+from reward_lens.signals.sweeping import Swept, sweep
 
 #: Padded tokens of one forward. Small batches suit a CPU; raise it on an accelerator.
 BATCH_TOKENS = 4096

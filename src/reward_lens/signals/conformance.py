@@ -9,13 +9,14 @@ scores.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from os import PathLike
 
 from reward_lens.signals import checks
 from reward_lens.signals.check_report import Check, ConformanceReport
 from reward_lens.signals.classifier import ClassifierRM
 from reward_lens.signals.grader_checks import check_grader
 from reward_lens.signals.probed import Probed
-from reward_lens.signals.protocol import RewardSignal
+from reward_lens.signals.protocol import RewardSignal, checked_signal
 
 #: Texts of different lengths, short enough for most models, with characters of several bytes.
 PROBES: tuple[tuple[str, str], ...] = (
@@ -79,8 +80,11 @@ def run_conformance(
     Raises
     ------
     DataError
-        If a probe is no text, or there is only one for a grader of your own.
+        If a probe is no text, there is only one for a grader of your own, or a path is given
+        instead of what is there.
     """
+    if isinstance(signal, (str, PathLike)):
+        checked_signal(signal)  # no grader; it says how to load one
     if isinstance(signal, ClassifierRM):
         return _run(signal, probes, _ALL)
     return check_grader(signal, probes)

@@ -20,9 +20,10 @@ from reward_lens.backbone import (
     write_sites,
 )
 from reward_lens.errors import CapabilityError, NumericsError
+from reward_lens.progress import Progress
 from reward_lens.signals.classifier import BATCH_TOKENS, ClassifierRM
 from reward_lens.signals.readouts import Readout
-from reward_lens.signals.sweeping import Progress, Swept
+from reward_lens.signals.sweeping import Swept
 
 BY = ("component", "head")
 #: Largest gap between the sum of the writes and the score, in shares of the sum of their sizes.

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from reward_lens.backbone import Encoded, Site, freeze_stream, stream_sites
+from reward_lens.progress import Progress
 from reward_lens.signals.classifier import ClassifierRM
 from reward_lens.signals.readouts import Readout
-from reward_lens.signals.sweeping import Progress, Swept
+from reward_lens.signals.sweeping import Swept
 
 Floats = npt.NDArray[np.float64]
 

@@ -36,10 +36,10 @@ from reward_lens.backbone import (
     run_full,
 )
 from reward_lens.errors import CapabilityError, NumericsError
+from reward_lens.progress import Progress, expect
 from reward_lens.signals.classifier import BATCH_TOKENS, ClassifierRM
 from reward_lens.signals.lots import alike, lots, shelved
 from reward_lens.signals.readouts import Readout
-from reward_lens.signals.sweeping import Progress
 
 EXECUTORS = (FULL, TREE, JOINING)
 #: Queries times keys of one call of a tree row, per token of a batch.
@@ -320,6 +320,7 @@ def clean_runs(
         together = iter([every])  # all of it is in memory
     else:
         together = lots(encoded, groups, batch_tokens)
+    expect(progress, len(every))
     for lot in together:
         found = CleanItems(
             signal, encoded, read, readout, engine, whole, executor, batch_tokens, list(lot)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from reward_lens.errors import CapabilityError
+from reward_lens.errors import CapabilityError, DataError
 
 if TYPE_CHECKING:
     from reward_lens.backbone import Trunk
@@ -156,14 +157,35 @@ class RewardSignal(Protocol):
         """Score items."""
 
 
+def checked_signal(signal: Any) -> None:
+    """Refuse what is no signal, and say how to get one.
+
+    Raises
+    ------
+    DataError
+        Naming what was given.
+    """
+    if isinstance(signal, (str, PathLike)):
+        path = str(signal)
+        raise DataError(f"a signal is measured, not a path: pass load_signal({path!r})")
+    if not (hasattr(signal, "caps") and hasattr(signal, "meta")):
+        raise DataError(
+            f"{type(signal).__name__} is no signal: pass what load_signal(path) or "
+            f"wrap_hf_model(model, tokenizer) gives"
+        )
+
+
 def require(signal: RewardSignal, needed: Capability, instrument: str) -> None:
     """Refuse an instrument on a signal that lacks what it needs.
 
     Raises
     ------
+    DataError
+        If it is no signal at all, but a path, say.
     CapabilityError
         Naming the capability and what has it.
     """
+    checked_signal(signal)
     lacking = needed & ~signal.caps
     if lacking:
         raise CapabilityError(

@@ -16,12 +16,12 @@ from reward_lens.backbone import Batch, Encoded, Site, masked_mean, read_rows
 from reward_lens.data import Item, as_items, items_fingerprint
 from reward_lens.errors import CapabilityError
 from reward_lens.evidence import Evidence
+from reward_lens.progress import Progress, expect
 from reward_lens.signals.identity import observation
 from reward_lens.signals.item_tables import item_coords, position_table
 from reward_lens.signals.protocol import Capability, require
 from reward_lens.signals.read_tokens import other_tokens
 from reward_lens.signals.readouts import Readout
-from reward_lens.signals.sweeping import Progress
 
 if TYPE_CHECKING:
     from reward_lens.signals.classifier import ClassifierRM
@@ -122,6 +122,7 @@ def scores_at(
     """
     out = np.full((len(encoded), len(reads) + 1), np.nan, dtype=np.float32)
     head = readout.head
+    expect(progress, len(encoded))
     for batch in signal.trunk.batches(encoded, batch_tokens):
         rows = partial(_stacked, reads) if head.pool != "late" else None
         normed = signal.trunk.capture(batch, [_NORMED], rows)[_NORMED]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from reward_lens.backbone import MEAN, Batch, Encoded, Site, Trunk, read_rows
-
-Progress = Callable[[int], None]
+from reward_lens.progress import Progress, expect
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,7 @@ def sweep(
     """Run all items once, a batch at a time; see :meth:`ClassifierRM.sweep`."""
     averaged = read is not None and len(read) > 0 and read[0] == MEAN
     rows = read_rows(read) if read is not None and not averaged else None
+    expect(progress, len(encoded))
     for batch in trunk.batches(encoded, batch_tokens):
         seen = trunk.capture(batch, sites, rows)
         lengths = batch.lengths.cpu().numpy()

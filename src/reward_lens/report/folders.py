@@ -1,0 +1,35 @@
+"""Local paths on a page that is sent round: named by what they end in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+
+from reward_lens.evidence import Evidence
+
+#: A local path of two folders or more.
+_PATH = re.compile(r"(?<![\w/.:~])(?:/[^\s/;,:'\"<>]+){2,}/?")
+
+
+def by_folder(text: str, sources: Sequence[str] = ()) -> str:
+    """Name local paths by what they end in: where a user keeps a model is nobody else's to read.
+
+    Parameters
+    ----------
+    sources : sequence of str
+        Paths that are known; others are told by their slashes, and end at a space.
+    """
+    for source in sources:
+        text = text.replace(source, PurePath(source).name)
+    return _PATH.sub(lambda found: PurePath(found[0]).name, text)
+
+
+def sources_of(evidence: Mapping[str, Evidence]) -> list[str]:
+    """Absolute paths of the models that were measured."""
+    notes = [e.subject.notes for e in evidence.values()]
+    both = [
+        part for n in notes for part in (n, n.get("a"), n.get("b")) if isinstance(part, Mapping)
+    ]
+    found = {str(part["source"]) for part in both if "source" in part}
+    return sorted((s for s in found if PurePath(s).is_absolute()), key=len, reverse=True)
