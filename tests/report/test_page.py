@@ -48,12 +48,19 @@ class Spans(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attrs):
         attrs = dict(attrs)
+        if tag == "table":
+            self.table, self.columns = attrs.get("data-of", ""), []
+        if tag == "th":
+            self.columns.append(attrs.get("data-of", ""))
         if tag == "tr":
-            self.row = attrs.get("data-of", "")
+            self.row, self.column = attrs.get("data-of", ""), -1
+        if tag == "td":
+            self.column += 1
         if tag == "data":
-            value = attrs["value"]
-            if value.count("|") == 1:  # the rest of its path stands at its row
-                value = self.row + value
+            # The rest of its path stands at its table, row and column.
+            value = attrs["value"] if "value" in attrs else self.columns[self.column]
+            if value.count("|") == 1:
+                value = self.table + self.row + value
             name, _, rest = value.partition("|")
             path, _, form = rest.rpartition("|")
             self.open = (name, path, form)

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -16,6 +17,7 @@ from reward_lens.errors import EvidenceError
 from reward_lens.evidence import Evidence
 
 _TRACED = re.compile(r'<data value="([^"|]+\|table/[^"|/]+/[0-9]+/)')
+_RELATIVE = re.compile(r'<data value="([^"|]*\|[^"|]*)">([^<]*)</data>')
 #: What a missing number looks like.
 NONE = "–"
 
@@ -89,18 +91,48 @@ def shown(value: Any, form: str) -> str:
     return format(value, form)
 
 
-def by_row(cells: Sequence[object]) -> tuple[str, list[object]]:
-    """Take what the numbers of a table's row have in common out of them.
+@dataclass(frozen=True)
+class TracedTable:
+    """A table whose numbers say only what of their path is their own.
 
-    A page has thousands of numbers, and those of a row are mostly from one row of one table.
+    The path of a number is ``table + row + column``, or its own where it has a whole one.
 
-    Returns
-    -------
-    base : str
-        ``NAME|table/TABLE/ROW/`` where at least two numbers begin so; else empty.
-    cells : list
-        The cells, with ``COLUMN|FORM`` left in those numbers.
+    Attributes
+    ----------
+    table : str
+        What the paths of rows begin with: ``NAME|table/TABLE/``, or empty.
+    columns : list of str
+        By column, how numbers go on that say nothing themselves: ``COLUMN|FORM``, or empty.
+    rows : list of (str, list)
+        What the row adds, empty where its numbers have little in common; and its cells.
     """
+
+    table: str
+    columns: list[str]
+    rows: list[tuple[str, list[object]]]
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[object]]) -> TracedTable:
+        """Say once what numbers of a table have in common: a page has thousands of them."""
+        found = [_by_row(cells) for cells in rows]
+        tables = {base[: base.rindex("/", 0, -1) + 1] for base, _ in found if base}
+        table = tables.pop() if len(tables) == 1 else ""
+        width = max((len(cells) for _, cells in found), default=0)
+        columns = [""] * width
+        for k in range(width):
+            said = [m[1] for base, cells in found if base and (m := _rest(cells, k)) is not None]
+            column, count = Counter(said).most_common(1)[0] if said else ("", 0)
+            if count > 1:
+                columns[k] = column
+                for _, cells in found:
+                    if (m := _rest(cells, k)) is not None and m[1] == column:
+                        cells[k] = Markup(f"<data>{m[2]}</data>")
+        unescaped = [str(Markup(column).unescape()) for column in columns]
+        return cls(table, unescaped, [(base.removeprefix(table), cells) for base, cells in found])
+
+
+def _by_row(cells: Sequence[object]) -> tuple[str, list[object]]:
+    """What at least two numbers of a row begin with, ``NAME|table/TABLE/ROW/``; and the rest."""
     said = [m[1] for cell in cells for m in _TRACED.finditer(str(cell))]
     base, count = Counter(said).most_common(1)[0] if said else ("", 0)
     if count < 2:
@@ -110,6 +142,12 @@ def by_row(cells: Sequence[object]) -> tuple[str, list[object]]:
         Markup(str(cell).replace(long, short)) if isinstance(cell, Markup) else cell
         for cell in cells
     ]
+
+
+def _rest(cells: Sequence[object], k: int) -> re.Match[str] | None:
+    """A cell that is one number and says no more than its column."""
+    cell = cells[k] if k < len(cells) else None
+    return _RELATIVE.fullmatch(cell) if isinstance(cell, Markup) else None
 
 
 class Numbers:

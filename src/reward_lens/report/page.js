@@ -64,10 +64,15 @@ function general(x, digits) {
 const traced = (path, place, text) =>
   make("data", { value: path.replace(/\{(\w+)\}/g, (_, name) => place[name]) }, text);
 
-// What the numbers of a row have in common stands once at the row, which keeps the file small.
-for (const row of document.querySelectorAll("tr[data-of]"))
-  for (const number of row.querySelectorAll("data"))
-    if (!/^[^|]*\|[^|]*\|/.test(number.value)) number.value = row.dataset.of + number.value;
+// What the numbers of a table have in common stands once, at the table, row and column, which keeps
+// the file small.
+for (const table of document.querySelectorAll("table"))
+  for (const row of table.querySelectorAll("tr[data-of]"))
+    for (const number of row.querySelectorAll("data")) {
+      const said = number.value || table.tHead.rows[0].cells[number.closest("td").cellIndex].dataset.of;
+      const whole = /^[^|]*\|[^|]*\|/.test(said);
+      number.value = whole ? said : (table.dataset.of ?? "") + row.dataset.of + said;
+    }
 
 // ---- Depth: one state, moved by any slider -------------------------------------------------------
 

@@ -16,7 +16,7 @@ from reward_lens.data import Pairs
 from reward_lens.evidence import Evidence
 from reward_lens.report.browser_data import BrowserData, Budgets, browser_data, fitting
 from reward_lens.report.folders import by_folder, sources_of
-from reward_lens.report.numbers import Numbers, by_row
+from reward_lens.report.numbers import Numbers, TracedTable
 from reward_lens.report.parts import Cell, Section
 from reward_lens.report.receipts import Receipts
 from reward_lens.report.sections import build_sections, summary
@@ -129,7 +129,7 @@ def compose(
         sections=sections,
         browser_data=block,
         embedded=set() if data is None else {pair["id"] for pair in data.pairs},
-        by_row=by_row,
+        traced_table=TracedTable.of,
         by_folder=lambda text: by_folder(text, sources),
         with_content=with_content,
         told=told,
