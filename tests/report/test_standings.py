@@ -49,6 +49,7 @@ def test_four_kinds_of_trust_are_told_apart():
         )
     )
     assert high < small < failed < never
+    assert "--calibrate" not in said
 
 
 def test_what_passed_is_not_said_to_be_unchecked():
@@ -63,6 +64,7 @@ def test_where_nothing_was_checked_all_is_exploratory():
     said = trust_answer({"lens": NEVER, "scores": NEVER})
     assert said.startswith("Every number here is exploratory: no planted rule has shown")
     assert "Calibrated" not in said
+    assert said.endswith("An audit with --calibrate finds out what the instruments can see here.")
 
 
 @pytest.mark.parametrize(

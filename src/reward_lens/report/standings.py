@@ -45,7 +45,7 @@ def trust_answer(evidence: Mapping[str, Evidence]) -> str:
         )
     if others:
         said.append(_never_checked(others, alone=not said))
-    if not any(e.has_store for e in evidence.values()):
+    if not (above or below or failed):
         said.append("An audit with --calibrate finds out what the instruments can see here.")
     return " ".join(said)
 
