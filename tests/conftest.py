@@ -6,10 +6,15 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# How long an example takes depends on what else the machine does; it is no property of the code.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 _ROOT = Path(__file__).resolve().parent.parent
 

@@ -11,13 +11,14 @@ from families import PAIRS, make_model, make_signal, make_tokenizer
 from typer.testing import CliRunner
 
 import reward_lens as rl
-from reward_lens import auditing
+from reward_lens import auditing, page_files
 from reward_lens.audit_plan import CAUSAL_SAMPLE, Plan, largest_effects
 from reward_lens.auditing import SHOWN, SHOWN_IN_ALL
 from reward_lens.cli import app
 from reward_lens.data import as_pairs
 from reward_lens.errors import AnatomyError, DataError, TokenizeError
 from reward_lens.evidence.record import read_jsonl
+from reward_lens.report.folders import followed
 
 CAUSAL = ("patch_grid", "patch_grid_heads", "compare_views", "compare_views_heads", "path_effects",
           "attribution_patching")  # fmt: skip
@@ -289,14 +290,48 @@ def test_an_audit_writes_its_page_and_what_lies_beside_it(audit, tmp_path):
         ("nowhere/report.html", "there is no folder"),
         ("folder.html", "is a folder; name another output"),
         ("taken.html", "taken.pairs.jsonl is a folder"),
+        ("mine.html", "mine.pairs.jsonl would be replaced, and no page wrote it"),
+        ("n" * 245 + ".html", "cannot be written: .*name too long"),
+        ("a\0b.html", "cannot be written: embedded null"),
     ],
 )
 def test_a_page_that_cannot_be_written_is_refused(audit, tmp_path, name, said):
     (tmp_path / "folder.html").mkdir()
     (tmp_path / "taken.pairs.jsonl").mkdir()
+    (tmp_path / "mine.pairs.jsonl").write_text('{"prompt": "p", "chosen": "a", "rejected": "b"}\n')
     with pytest.raises(DataError, match=said):
         audit.write(tmp_path / name)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.html", "taken.pairs.jsonl"]
+    left = ["folder.html", "mine.pairs.jsonl", "taken.pairs.jsonl"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == left
+
+
+def test_a_page_can_be_written_again_and_a_note_may_be_one_text(audit, tmp_path):
+    for _ in range(2):
+        files = audit.write(tmp_path / "x.html", notes="one note")
+    assert '<p class="note">one note</p>' in files.report.read_text()
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_disk_that_fails_is_said_in_a_line(audit, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(page_files, "write_page", full)
+    with pytest.raises(DataError, match="could not be written: .*No space left"):
+        audit.write(tmp_path / "x.html")
+
+
+def test_a_model_given_as_a_dot_is_called_by_its_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert followed(".").name == tmp_path.name
+    assert followed("org/name").name == "name"
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert followed("link").name == "link"
+
+
+def test_a_store_that_is_not_open_is_refused(signal):
+    with pytest.raises(DataError, match=r"store='x.db' is no open store: pass EvidenceStore"):
+        rl.audit(signal, MANY, store="x.db")
 
 
 def test_no_more_tokens_are_mapped_than_a_page_has_room_for(audit, monkeypatch):

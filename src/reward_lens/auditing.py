@@ -19,7 +19,7 @@ from reward_lens.errors import CapabilityError, DataError, RewardLensError, Toke
 from reward_lens.evidence import Evidence, EvidenceStore
 from reward_lens.evidence.arguments import checked_count
 from reward_lens.evidence.pictures import clip
-from reward_lens.findings import Findings
+from reward_lens.findings import Findings, checked_store
 from reward_lens.instruments import Concept
 from reward_lens.instruments.labelled import as_labelled
 from reward_lens.organisms.calibration import calibrate as make_scorecards
@@ -81,7 +81,7 @@ class Audit(Findings):
         report: str | PathLike[str],
         *,
         title: str | None = None,
-        notes: Sequence[str] = (),
+        notes: Sequence[str] | str = (),
         command: str | None = None,
     ) -> PageFiles:
         """Write the page, every number behind it, and every pair that was scored.
@@ -94,7 +94,7 @@ class Audit(Findings):
             ``X.html``; ``X.evidence.jsonl`` and ``X.pairs.jsonl`` are written beside it.
         title : str, optional
             What the model is called; by default the end of where it was loaded from.
-        notes : sequence of str
+        notes : str or sequence of str
             What a reader must know first.
         command : str, optional
             What the page says that it was made by.
@@ -107,7 +107,8 @@ class Audit(Findings):
         Raises
         ------
         DataError
-            If no browser would open a page of that name, or its folder is not there.
+            If no browser would open a page of that name, it cannot be written, or pairs stand
+            beside it that no page wrote.
         """
         from reward_lens.page_files import write_audit
 
@@ -196,6 +197,7 @@ def audit(
     batch_tokens = checked_count("batch_tokens", batch_tokens, 1)
     if causal_sample is not None:
         causal_sample = checked_count("causal_sample", causal_sample, 1)
+    checked_store(store)
     if calibrate and store is None:
         raise DataError("calibrate=True keeps its scorecards in an evidence store: give a store")
     concept = _read_concept(signal, concept, truncate)

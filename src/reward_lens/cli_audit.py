@@ -116,7 +116,7 @@ def audit(
     Exits 1 if a check or an instrument fails, or a limit is broken (--fail-under, --fail-over).
     With --calibrate the store is OUTPUT.evidence.db unless it is named.
     """
-    check_page(output, pairs)
+    check_page(output, pairs, concept, split, config, store)
     cut = checked_truncate(truncate)
     if calibrate and store is None:
         store = output.with_suffix(".evidence.db")
@@ -187,11 +187,12 @@ def _finish(
     """Write the page and what lies beside it, say where they are, exit by what was found."""
     from reward_lens.errors import DataError
     from reward_lens.page_files import write_audit
+    from reward_lens.report.folders import short_command
 
     said_cut = cut_note(found["preference"], found.meta)
     if said_cut:
         typer.echo(said_cut, err=True)
-    command = " ".join(["reward-lens", *sys.argv[1:]])
+    command = short_command(["reward-lens", *sys.argv[1:]])
     files = write_audit(found, output, title=title, command=command, notes=notes)
     say_left_out(found.left_out)
     i = found["preference"].interval("accuracy")

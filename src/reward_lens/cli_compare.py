@@ -95,7 +95,10 @@ def compare(
             err=True,
         )
         raise typer.Exit(2)
-    (check_page if paged else check_parent)(output, pairs)
+    if paged:
+        check_page(output, pairs, store)
+    else:
+        check_parent(output, pairs)
     cut = checked_truncate(truncate)
     from reward_lens.comparing import compare_models
     from reward_lens.data import load_pairs
@@ -141,7 +144,9 @@ def _write(found: Comparison, output: Path, paged: bool) -> dict[str, str | None
     if not paged:
         write_jsonl(output, with_all_parents(found.evidence.values()))
         return {"report": None, "evidence": str(output), "scored_pairs": None}
-    files = found.write(output, command=" ".join(["reward-lens", *sys.argv[1:]]))
+    from reward_lens.report.folders import short_command
+
+    files = found.write(output, command=short_command(["reward-lens", *sys.argv[1:]]))
     return {name: str(path) for name, path in vars(files).items()}
 
 

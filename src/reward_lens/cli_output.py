@@ -14,14 +14,19 @@ from reward_lens.wording import counted
 MOST_ROWS = 20
 
 
-def check_page(output: Path, pairs: str | None = None) -> None:
-    """Refuse a page that cannot be written, or that would replace the pairs it is made from."""
+def check_page(output: Path, pairs: str | None = None, *others: Path | None) -> None:
+    """Refuse a page that cannot be written, or that would replace what it is made from."""
     from reward_lens.page_files import PageFiles
 
-    with plain_errors():
-        files = PageFiles.of(output)
-    for path in vars(files).values():
+    beside = (output, output.with_suffix(".evidence.jsonl"), output.with_suffix(".pairs.jsonl"))
+    for path in beside:
         _check_input(path, pairs)
+        for other in others:
+            if other is not None and path.resolve() == other.resolve():
+                typer.echo(f"reward-lens: {path} is read here; name another output", err=True)
+                raise typer.Exit(2)
+    with plain_errors():
+        PageFiles.of(output)
 
 
 def check_parent(output: Path, pairs: str | None = None) -> None:

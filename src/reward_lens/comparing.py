@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reward_lens.audit_calls import Call
@@ -15,14 +14,15 @@ from reward_lens.audit_plan import STYLED
 from reward_lens.auditing import fitting_pairs
 from reward_lens.backbone.reading import RULES
 from reward_lens.data import Pairs, as_pairs
-from reward_lens.errors import CapabilityError, RewardLensError
+from reward_lens.errors import CapabilityError, DataError, RewardLensError
 from reward_lens.evidence import Evidence, EvidenceStore
-from reward_lens.evidence.arguments import checked_count
-from reward_lens.findings import Findings
+from reward_lens.evidence.arguments import checked_count, checked_seed
+from reward_lens.findings import Findings, checked_store
 from reward_lens.instruments import bias_battery, style_accuracy
 from reward_lens.instruments.bias_cases import chosen_edits
 from reward_lens.instruments.comparison import compare, comparison_parts
 from reward_lens.progress import Reporter, watched
+from reward_lens.report.folders import followed
 from reward_lens.signals import ClassifierRM, checked_signal, run_conformance
 from reward_lens.signals.classifier import BATCH_TOKENS
 
@@ -131,13 +131,17 @@ def compare_models(
     Raises
     ------
     DataError
-        If no pair remains, or ``biases`` is no whole number from 0.
+        If no pair remains, ``biases`` or ``seed`` is no whole number from 0, the store is none, or
+        the names do not tell the two apart.
     CapabilityError, TokenizeError, NumericsError
         As :func:`~reward_lens.compare` does.
     """
     for signal in (a, b):
         checked_signal(signal)
-    biases = checked_count("biases", biases, 0)
+    checked_store(store)
+    if names is not None:
+        names = _checked_names(names)
+    biases, seed = checked_count("biases", biases, 0), checked_seed(seed)
     given, left_out = as_pairs(pairs), dict[str, str]()
     for signal in (a, b):
         given, more = fitting_pairs(signal, given, truncate)
@@ -264,9 +268,17 @@ class _Desk:
             return call.instrument(signal, pairs, progress=done, **call.options)
 
 
+def _checked_names(names: Any) -> tuple[str, str]:
+    """Two names that tell two models apart."""
+    both = () if isinstance(names, str) else tuple(names)
+    if len(both) != 2 or not all(isinstance(n, str) and n for n in both) or both[0] == both[1]:
+        raise DataError(f"names={names!r}: give two different names, of a and of b")
+    return both[0], both[1]
+
+
 def _called(a: ClassifierRM, b: ClassifierRM) -> tuple[str, str]:
     """The ends of where the two were loaded from, as long as it takes to tell them apart."""
-    one, other = (Path(s.meta.source).parts or (s.meta.source,) for s in (a, b))
+    one, other = (followed(s.meta.source).parts or (s.meta.source,) for s in (a, b))
     if one == other:
         return one[-1], other[-1]
     size = 1

@@ -6,11 +6,13 @@ import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html import escape
+from typing import Any
 
 import pandas as pd
 
 from reward_lens.data import Pairs
-from reward_lens.evidence import Evidence
+from reward_lens.errors import DataError
+from reward_lens.evidence import Evidence, EvidenceStore
 from reward_lens.evidence.pictures import clip
 from reward_lens.evidence.showing import LEFT, size_of, table
 from reward_lens.wording import counted
@@ -18,6 +20,18 @@ from reward_lens.wording import counted
 _HEAD = ("evidence", "n", "trust", "forwards")
 #: Characters of a reason; reasons and notes that are shown.
 _REASON, _MOST = 100, 4
+
+
+def checked_store(store: Any) -> None:
+    """Refuse what is no open store.
+
+    Raises
+    ------
+    DataError
+        Saying how to open one.
+    """
+    if store is not None and not isinstance(store, EvidenceStore):
+        raise DataError(f"store={store!r} is no open store: pass EvidenceStore(path)")
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

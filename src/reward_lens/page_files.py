@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from os import PathLike
@@ -17,7 +18,8 @@ from reward_lens.report import Page, write_page
 from reward_lens.report.comparison import write_comparison as write_compared_page
 from reward_lens.report.comparison_pairs import write_compared
 from reward_lens.report.comparison_parts import Models
-from reward_lens.report.sidecar import write_sidecar
+from reward_lens.report.folders import followed
+from reward_lens.report.sidecar import is_sidecar, write_sidecar
 from reward_lens.wording import counted, cut_note
 
 if TYPE_CHECKING:
@@ -29,6 +31,15 @@ if TYPE_CHECKING:
 PAGES = (".html", ".htm")
 #: Ids of pairs left out that the page names.
 _NAMED = 5
+
+
+@contextmanager
+def _said(files: PageFiles) -> Iterator[None]:
+    """A full disk is no fault of the program."""
+    try:
+        yield
+    except OSError as error:
+        raise DataError(f"{files.report} could not be written: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -56,20 +67,29 @@ class PageFiles:
         Raises
         ------
         DataError
-            If no browser would open a page of that name, its folder is not there, or one of the
-            names is a folder's.
+            If no browser would open a page of that name, its folder is not there or cannot be
+            written to, one of the names is a folder's, or pairs stand there that no page wrote.
         """
         page = Path(report)
-        if page.is_dir():
-            raise DataError(f"{page} is a folder; name another output")
-        if page.suffix.lower() not in PAGES:
-            raise DataError(f"{page}: a report is a page; end it in .html")
-        if not page.parent.is_dir():
-            raise DataError(f"{page}: there is no folder {page.parent}")
-        found = cls(page, page.with_suffix(".evidence.jsonl"), page.with_suffix(".pairs.jsonl"))
-        for path in vars(found).values():
-            if path.is_dir():
-                raise DataError(f"{path} is a folder; name another output")
+        try:
+            if page.is_dir():
+                raise DataError(f"{page} is a folder; name another output")
+            if page.suffix.lower() not in PAGES:
+                raise DataError(f"{page}: a report is a page; end it in .html")
+            if not page.parent.is_dir():
+                raise DataError(f"{page}: there is no folder {page.parent}")
+            found = cls(page, page.with_suffix(".evidence.jsonl"), page.with_suffix(".pairs.jsonl"))
+            for path in vars(found).values():
+                if path.is_dir():
+                    raise DataError(f"{path} is a folder; name another output")
+                _try_to_write(path)
+            if found.scored_pairs.is_file() and not is_sidecar(found.scored_pairs):
+                raise DataError(
+                    f"{found.scored_pairs} would be replaced, and no page wrote it: name another "
+                    f"output, or move it"
+                )
+        except (OSError, ValueError) as error:
+            raise DataError(f"{page} cannot be written: {error}") from error
         return found
 
 
@@ -79,10 +99,11 @@ def write_audit(
     *,
     command: str,
     title: str | None = None,
-    notes: Sequence[str] = (),
+    notes: Sequence[str] | str = (),
 ) -> PageFiles:
     """Write the page of an audit; see :meth:`reward_lens.auditing.Audit.write`."""
     files, m = PageFiles.of(report), found.meta
+    notes = [notes] if isinstance(notes, str) else notes
     scores = found["preference"]
     facts = (
         f"{m.architecture}, {m.n_layers} layers of width {m.width}, {m.dtype} on {m.device}, "
@@ -91,7 +112,7 @@ def write_audit(
     )
     cut = cut_note(scores, m)
     page = Page(
-        title=title or Path(m.source).name,
+        title=title or followed(m.source).name,
         facts=facts,
         data=_data(found.pairs),
         written=_written(),
@@ -102,9 +123,10 @@ def write_audit(
         missing=found.missing,
         sidecar=files.scored_pairs.name,
     )  # fmt: skip
-    write_sidecar(files.scored_pairs, found.pairs, scores)
-    write_jsonl(files.evidence, with_all_parents(found.evidence.values()))
-    write_page(files.report, page, found.evidence, found.pairs)
+    with _said(files):
+        write_jsonl(files.evidence, with_all_parents(found.evidence.values()))
+        write_sidecar(files.scored_pairs, found.pairs, scores)
+        write_page(files.report, page, found.evidence, found.pairs)
     return files
 
 
@@ -127,11 +149,22 @@ def write_comparison(found: Comparison, report: str | PathLike[str], *, command:
         sidecar=files.scored_pairs.name,
         kind="comparison",
     )
-    write_compared(files.scored_pairs, found.pairs, found["compare"])
-    write_jsonl(files.evidence, with_all_parents(found.evidence.values()))
     models = Models(found.names, found.facts)
-    write_compared_page(files.report, page, models, found.evidence, found.pairs, found.left_out)
+    with _said(files):
+        write_jsonl(files.evidence, with_all_parents(found.evidence.values()))
+        write_compared(files.scored_pairs, found.pairs, found["compare"])
+        write_compared_page(files.report, page, models, found.evidence, found.pairs, found.left_out)
     return files
+
+
+def _try_to_write(path: Path) -> None:
+    """Find out now, before anything is measured, whether a file of that name can be written."""
+    partial = path.with_name(path.name + ".part")
+    there = partial.exists()
+    with partial.open("ab"):
+        pass
+    if not there:
+        partial.unlink()
 
 
 def _data(pairs: Pairs) -> str:

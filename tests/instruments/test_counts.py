@@ -39,7 +39,18 @@ COUNTS = {
     "screened": (lambda s, **n: rl.attribution_patching(s, PAIRS, **n), "screen", True),
     "steps from a baseline": (lambda s, **n: rl.token_map(s, PAIRS, **n), "steps", False),
     "flips": (lambda s, **n: rl.compare(s, s, PAIRS, **n), "examples", False),
-    "tokens of a batch": (lambda s, **n: rl.lens(s, PAIRS, **n), "batch_tokens", False),
+    **{
+        f"tokens of a batch, {name}": (
+            lambda s, name=name, **n: getattr(rl, name)(s, PAIRS, **n), "batch_tokens", False,
+        )
+        for name in ("preference", "lens", "attribution", "patch_grid", "path_effects",
+                     "attribution_patching", "compare_views", "token_map", "bias_battery",
+                     "source_attribution", "style_accuracy")
+    },
+    **{
+        f"calibrated {name}": (lambda s, **n: rl.calibrate(s, PAIRS, **n), name, False)
+        for name in ("organisms", "nulls", "fixing", "max_pairs")
+    },
     "drawn": (lambda s, **n: as_pairs(PAIRS).sample(**n), "n", False),
     "pairs read": (lambda s, **n: load_pairs(PAIRS, **n), "limit", True),
     "choices read": (lambda s, **n: load_choices(PAIRS, **n), "limit", True),

@@ -51,6 +51,33 @@ def test_anything_else_is_named(name):
         _call(name, object())
 
 
+def test_a_class_is_no_signal():
+    with pytest.raises(DataError, match="^the class ClassifierRM is no signal"):
+        rl.lens(type(rl.from_tiny()), PAIRS)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [("some/path", r"not a path: load_signal\('some/path'\)"), (object(), "no transformers model")],
+)
+def test_what_is_no_model_is_not_wrapped(model, said):
+    with pytest.raises(DataError, match=said):
+        rl.wrap_hf_model(model, None)
+
+
+@pytest.mark.parametrize("tokenizer", [None, "some/path"])
+def test_a_model_is_wrapped_with_its_tokenizer(tokenizer):
+    with pytest.raises(DataError, match="give the tokenizer itself"):
+        rl.wrap_hf_model(rl.from_tiny().trunk.model, tokenizer)
+
+
+@pytest.mark.parametrize("names", ["ab", ("x",), (None, None), ("", ""), ("same", "same")])
+def test_names_tell_two_models_apart(names):
+    signal = rl.from_tiny()
+    with pytest.raises(DataError, match="give two different names"):
+        compare_models(signal, signal, PAIRS, names=names)
+
+
 @pytest.mark.parametrize("call", [rl.compare, compare_models])
 def test_either_of_two_models_is_looked_at(call):
     signal = rl.from_tiny()

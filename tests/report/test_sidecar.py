@@ -16,7 +16,7 @@ from reward_lens.data.writing import pair_row
 from reward_lens.errors import DataError, EvidenceError
 from reward_lens.report import sidecar
 from reward_lens.report.browser_json import unpacked
-from reward_lens.report.sidecar import write_sidecar
+from reward_lens.report.sidecar import is_sidecar, write_sidecar
 
 
 @pytest.fixture(scope="module")
@@ -141,3 +141,22 @@ def test_it_never_replaces_the_pairs_that_are_audited(files):
     assert "r.pairs.jsonl is the file of the pairs; name another output" in result.stderr
     assert (files / "r.pairs.jsonl").read_bytes() == before
     assert not (files / "r.html").exists()
+
+
+@pytest.mark.parametrize("option", ["--concept", "--split", "--store"])
+def test_nor_anything_else_that_the_audit_reads(files, option):
+    other = files / "other.pairs.jsonl"
+    other.write_text("{}\n")
+    result = audit(files, files / "other.html", option, other)
+    assert result.exit_code == 2
+    assert "other.pairs.jsonl is read here; name another output" in result.stderr
+    assert other.read_text() == "{}\n"
+
+
+def test_what_a_page_wrote_is_known_from_other_pairs(signal, tmp_path):
+    path, pairs = tmp_path / "a.pairs.jsonl", as_pairs(PAIRS)
+    write_sidecar(path, pairs, rl.preference(signal, pairs))
+    assert is_sidecar(path)
+    for other in ("", "no json\n", "[1]\n", '{"prompt": "p", "chosen": "a", "rejected": "b"}\n'):
+        path.write_text(other)
+        assert not is_sidecar(path)

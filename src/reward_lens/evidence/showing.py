@@ -15,6 +15,7 @@ import pandas as pd
 
 from reward_lens.evidence.pictures import SAMPLES, clip
 from reward_lens.evidence.receipt import interval_text, lines
+from reward_lens.wording import counted
 
 if TYPE_CHECKING:
     from reward_lens.evidence.parts import Interval
@@ -104,11 +105,12 @@ def size_of(e: Evidence) -> str:
     for d in SAMPLES:
         if d in value.dims:
             labels = value["lineage"].values.tolist() if "lineage" in value.coords else []
-            return f"{value.sizes[d]} {d}s" + (f" in {len(set(labels))} lineages" if labels else "")
+            size, lineages = counted(value.sizes[d], d), counted(len(set(labels)), "lineage")
+            return f"{size} in {lineages}" if labels else size
     if not e.uncertainty:
         return ""
     i = max(e.uncertainty, key=lambda i: i.n)
-    return f"{i.n} rows in {i.clusters} lineages"
+    return f"{counted(i.n, 'row')} in {counted(i.clusters, 'lineage')}"
 
 
 def _values(e: Evidence) -> str:

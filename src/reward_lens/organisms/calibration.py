@@ -11,7 +11,7 @@ from typing import Any
 from reward_lens.data import Pairs, as_pairs
 from reward_lens.errors import CapabilityError, NumericsError, RewardLensError
 from reward_lens.evidence import Evidence, EvidenceStore
-from reward_lens.evidence.arguments import checked_seed
+from reward_lens.evidence.arguments import checked_count, checked_seed
 from reward_lens.organisms.calibration_cards import Calibration, Seen, card_of
 from reward_lens.organisms.calibration_draws import (
     DOSES,
@@ -110,11 +110,11 @@ def calibrate(
         If an instrument cannot be calibrated, the signal's trunk carries no rules, or only one kind
         of them.
     DataError
-        If the pairs' margins do not vary, too few pairs differ, or the seed is no whole number
-        from 0.
+        If the pairs' margins do not vary, too few pairs differ, or a count or the seed is no whole
+        number.
     """
     checked_signal(signal)
-    seed = checked_seed(seed)
+    seed, max_pairs = checked_seed(seed), checked_count("max_pairs", max_pairs, 1)
     course = Course(
         signal=signal,
         pairs=as_pairs(pairs).sample(max_pairs, seed),

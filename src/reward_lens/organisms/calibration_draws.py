@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from reward_lens.errors import DataError
+from reward_lens.evidence.arguments import checked_count
 
 #: The kind of rule on whose nulls the threshold is fixed; everything else is tested on the others.
 FIXED_ON = "mlp write"
@@ -67,11 +68,9 @@ class Design:
                 f"doses={self.doses!r}: give a list of positive numbers of SDs of the margin"
             )
         object.__setattr__(self, "doses", found)
-        if self.organisms < 1 or self.nulls < 1 or self.fixing < 2:
-            raise DataError(
-                f"organisms={self.organisms}, nulls={self.nulls}, fixing={self.fixing}: at least "
-                "one organism, one null, and two nulls to fix the threshold on"
-            )
+        for name, least in (("organisms", 1), ("nulls", 1), ("fixing", 2)):
+            why = "two nulls to fix the threshold on" if least == 2 else ""
+            object.__setattr__(self, name, checked_count(name, getattr(self, name), least, why))
 
     def tested(self, kinds: Sequence[str]) -> Iterator[Draw]:
         """Rules at every dose and nulls, spread over kinds."""

@@ -294,8 +294,8 @@ def _held(records: Sequence[dict[str, Any]], total: int) -> str:
     if whole:
         return f"{said}."
     return (
-        f"{said}: those with token maps, the worst errors, the highest, lowest and smallest "
-        f"margins, and a sample over the subsets."
+        f"{said}. Chosen in this order while there is room: those with token maps, the worst "
+        f"errors, the highest, lowest and smallest margins, a sample over the subsets."
     )
 
 

@@ -23,7 +23,7 @@ from reward_lens.report.comparison_parts import (
     names_of,
     stated,
 )
-from reward_lens.report.folders import by_folder
+from reward_lens.report.folders import by_folder, sources_of
 from reward_lens.report.numbers import Numbers
 from reward_lens.report.parts import (
     MEAN_INTERVALS,
@@ -43,9 +43,9 @@ READINGS = ("frozen", "applied")
 
 def loading(evidence: Mapping[str, Evidence], models: Models) -> Section:
     """What the two are, and whether each behaves as its checkpoint does."""
-    one, other = models.facts
+    (one, other), sources = models.facts, sources_of(evidence)
     facts: list[list[Cell]] = [
-        [k, *(by_folder(x.get(k, "")) for x in (one, other))] for k in {**one, **other}
+        [k, *(by_folder(x.get(k, ""), sources) for x in (one, other))] for k in {**one, **other}
     ]
     tables = [Table("The two models", ["what", "a", "b"], facts, open=True)]
     for letter, name in zip(LETTERS, names_of("conformance"), strict=True):
@@ -251,14 +251,16 @@ def _crossings(found: tuple[Evidence, Evidence], number: Numbers) -> Table:
 def conditions(e: Evidence, missing: Mapping[str, str], left_out: Mapping[str, str]) -> Section:
     """What was dropped, joined or not measured."""
     said: list[list[Cell]] = [
-        [str(c), str(v)] for c, v in e.tables["conditions"].itertuples(index=False)
+        [str(c), by_folder(str(v), sources_of({COMPARE: e}))]
+        for c, v in e.tables["conditions"].itertuples(index=False)
     ]
+    sources = sources_of({COMPARE: e})
     tables = [Table("Conditions", ["condition", "value"], said, open=True)]
     if left_out:
-        rows: list[list[Cell]] = [[k, by_folder(why)] for k, why in left_out.items()]
+        rows: list[list[Cell]] = [[k, by_folder(why, sources)] for k, why in left_out.items()]
         tables.append(Table(f"{counted(len(rows), 'pair')} left out", ["pair", "why"], rows))
     if missing:
-        rows = [[k, by_folder(why)] for k, why in missing.items()]
+        rows = [[k, by_folder(why, sources)] for k, why in missing.items()]
         tables.append(Table("What did not run, and why", ["measured", "reason"], rows, open=True))
     text = ["What was counted, joined and left out, for both models alike."]
     return Section("conditions", "Under which conditions?", [*text], tables=tables)

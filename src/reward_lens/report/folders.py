@@ -2,14 +2,38 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from reward_lens.evidence import Evidence
 
-#: A local path of two folders or more.
-_PATH = re.compile(r"(?<![\w/.:~])(?:/[^\s/;,:'\"<>]+){2,}/?")
+#: A local path of two folders or more. A comma before something else than a space is part of it.
+_PATH = re.compile(r"(?<![\w/.:~])(?:file://|~)?(?:/(?:[^\s/;,:\"<>]|,(?=[^\s/]))+){2,}/?")
+
+
+def followed(source: str) -> Path:
+    """Where a model was loaded from; ``.`` and ``..`` are followed where the folder is there.
+
+    A hub id stays as it is, and so does a link: its name is what the user calls the model.
+    """
+    return Path(os.path.abspath(source)) if Path(source).exists() else Path(source)
+
+
+def short_command(arguments: Sequence[str]) -> str:
+    """A command as it can be typed again where its files are: absolute paths by their ends."""
+    return shlex.join(_short(argument) for argument in arguments)
+
+
+def _short(argument: str) -> str:
+    option, equals, value = (
+        argument.rpartition("=") if argument.startswith("-") else ("", "", argument)
+    )
+    if value.startswith(("/", "~/", "file://")):
+        value = PurePath(value).name
+    return f"{option}{equals}{value}"
 
 
 def by_folder(text: str, sources: Sequence[str] = ()) -> str:

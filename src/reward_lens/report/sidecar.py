@@ -47,6 +47,16 @@ def write_sidecar(path: Path, pairs: Pairs, preferred: Evidence) -> None:
     )
 
 
+def is_sidecar(path: Path) -> bool:
+    """Whether a file begins as what is written beside a page does."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            row = json.loads(lines.readline() or "null")
+    except ValueError:
+        return False
+    return isinstance(row, dict) and bool({"margin", "margin_a"} & row.keys())
+
+
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     """Write rows as strict JSON lines; the file appears whole or not at all."""
     partial = path.with_name(path.name + ".part")

@@ -11,6 +11,7 @@ from torch import Tensor
 from reward_lens.backbone import Encoded, Encoder, Explanation, Site, Trunk
 from reward_lens.data import as_item, as_items
 from reward_lens.evidence import Evidence, Subject
+from reward_lens.evidence.arguments import checked_count
 from reward_lens.progress import Progress
 from reward_lens.signals.capturing import captured
 from reward_lens.signals.derivatives import differentiate
@@ -159,11 +160,14 @@ class ClassifierRM:
 
         Raises
         ------
+        DataError
+            If ``batch_tokens`` is no whole number from 1.
         CapabilityError
             If there is none of that name.
         TokenizeError
             If an item lacks what a gate is read at.
         """
+        batch_tokens = checked_count("batch_tokens", batch_tokens, 1)
         return self._rows.bind(self.readout(name), encoded, batch_tokens)
 
     def encode(self, items: Iterable[Any], truncate: str = "error") -> list[Encoded]:

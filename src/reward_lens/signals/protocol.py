@@ -168,10 +168,12 @@ def checked_signal(signal: Any) -> None:
     if isinstance(signal, (str, PathLike)):
         path = str(signal)
         raise DataError(f"a signal is measured, not a path: pass load_signal({path!r})")
-    if not (hasattr(signal, "caps") and hasattr(signal, "meta")):
+    a_class = isinstance(signal, type)
+    if a_class or not (hasattr(signal, "caps") and hasattr(signal, "meta")):
+        what = f"the class {signal.__name__}" if a_class else type(signal).__name__
         raise DataError(
-            f"{type(signal).__name__} is no signal: pass what load_signal(path) or "
-            f"wrap_hf_model(model, tokenizer) gives"
+            f"{what} is no signal: pass what load_signal(path) or wrap_hf_model(model, tokenizer) "
+            f"gives"
         )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any
+
+from torch.nn import Module
 
 from reward_lens.backbone import (
     AnatomyNames,
@@ -12,7 +15,7 @@ from reward_lens.backbone import (
     measured_rule,
     registered_names,
 )
-from reward_lens.errors import CheckpointError
+from reward_lens.errors import CheckpointError, DataError
 from reward_lens.signals.classifier import ClassifierRM
 from reward_lens.signals.convention import Convention
 from reward_lens.signals.protocol import SignalMeta
@@ -72,6 +75,8 @@ def wrap_hf_model(
 
     Raises
     ------
+    DataError
+        If the model is a path or no transformers model, or there is no tokenizer.
     CheckpointError
         If the tokenizer knows more ids than the model has embeddings.
     AnatomyError
@@ -79,6 +84,7 @@ def wrap_hf_model(
     ConformanceError
         If the quick check fails; the message is its table.
     """
+    _check_given(model, tokenizer)
     name = architecture or type(model).__name__
     _check_vocabulary(model, tokenizer)
     notes = list(convention.notes)
@@ -184,6 +190,20 @@ def row_labels(config: Any) -> tuple[str, ...]:
     names = getattr(config, "id2label", None) or {}
     ordered = [str(names[k]) for k in sorted(names, key=int)]
     return () if any(n.startswith("LABEL_") for n in ordered) else tuple(ordered)
+
+
+def _check_given(model: Any, tokenizer: Any) -> None:
+    """Refuse what is no model, such as a path, and a model without its tokenizer."""
+    if isinstance(model, (str, PathLike)):
+        path = str(model)
+        raise DataError(f"a model is wrapped, not a path: load_signal({path!r}) loads one")
+    if not isinstance(model, Module) or not hasattr(model, "get_input_embeddings"):
+        raise DataError(f"{type(model).__name__} is no transformers model; a signal wraps one")
+    if tokenizer is None or isinstance(tokenizer, (str, PathLike)):
+        raise DataError(
+            f"tokenizer={tokenizer!r}: give the tokenizer itself, as AutoTokenizer.from_pretrained "
+            f"loads it"
+        )
 
 
 def _check_vocabulary(model: Any, tokenizer: Any) -> None:
