@@ -287,7 +287,7 @@ def test_an_audit_writes_its_page_and_what_lies_beside_it(audit, tmp_path):
     ("name", "said"),
     [
         ("report.txt", "end it in .html"),
-        ("nowhere/report.html", "there is no folder"),
+        ("nowhere/report.html", "^[^:]*report.html: there is no folder"),
         ("folder.html", "is a folder; name another output"),
         ("taken.html", "taken.pairs.jsonl is a folder"),
         ("mine.html", "mine.pairs.jsonl would be replaced, and no page wrote it"),

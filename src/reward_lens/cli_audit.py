@@ -39,6 +39,7 @@ from reward_lens.cli_options import (
     checked_truncate,
     columns_of,
     load,
+    open_store,
     plain_errors,
 )
 from reward_lens.cli_output import check_page, say_left_out
@@ -48,7 +49,6 @@ from reward_lens.wording import counted, cut_note
 if TYPE_CHECKING:
     from reward_lens.auditing import Audit
     from reward_lens.data import Pairs
-    from reward_lens.evidence import EvidenceStore
     from reward_lens.thresholds import Threshold
 
 #: How an audit's note begins that says why a calibration could not begin.
@@ -125,7 +125,7 @@ def audit(
 
     with ExitStack() as stack, plain_errors():
         limits = asked_limits(ctx, fail_under, fail_over)
-        opened = None if store is None else stack.enter_context(_opened(store))
+        opened = None if store is None else stack.enter_context(open_store(store))
         given = load_pairs(pairs, limit=limit, allow_download=allow_download, **columns_of(columns))
         parts = _parts(split, given)
         labelled = None if concept is None else read_concept(concept)
@@ -151,12 +151,6 @@ def audit(
             )
         # Trust is asked of the store, so that the page is written while it is open.
         _finish(found, output, json, store=store, limits=limits, calibrate=calibrate)
-
-
-def _opened(store: Path) -> EvidenceStore:
-    from reward_lens.evidence import EvidenceStore
-
-    return EvidenceStore(store)
 
 
 def _parts(split: Path | None, pairs: Pairs) -> dict[str, list[str]] | None:

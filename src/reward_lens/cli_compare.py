@@ -24,13 +24,14 @@ from reward_lens.cli_options import (
     Truncate,
     checked_truncate,
     columns_of,
+    open_store,
     plain_errors,
 )
 from reward_lens.cli_output import check_page, check_parent, print_table, say_left_out
 
 if TYPE_CHECKING:
     from reward_lens.comparing import Comparison
-    from reward_lens.evidence import Evidence, EvidenceStore, Interval
+    from reward_lens.evidence import Evidence, Interval
 
 #: Longest text of an example that is printed, in characters.
 _TEXT = 60
@@ -105,7 +106,7 @@ def compare(
     from reward_lens.signals import load_signal
 
     with ExitStack() as stack, plain_errors():
-        opened = None if store is None else stack.enter_context(_opened(store))
+        opened = None if store is None else stack.enter_context(open_store(store))
         given = load_pairs(pairs, limit=limit, allow_download=allow_download, **columns_of(columns))
         loading: dict[str, Any] = {
             "dtype": dtype, "device": device, "allow_download": allow_download,
@@ -129,12 +130,6 @@ def compare(
     else:
         _say(found["compare"], (a, b), files)
     raise typer.Exit(0 if found.passed else 1)
-
-
-def _opened(store: Path) -> EvidenceStore:
-    from reward_lens.evidence import EvidenceStore
-
-    return EvidenceStore(store)
 
 
 def _write(found: Comparison, output: Path, paged: bool) -> dict[str, str | None]:

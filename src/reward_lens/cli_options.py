@@ -13,6 +13,9 @@ from typer.core import TyperGroup
 from reward_lens.progress import Bars as Bars
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from reward_lens.evidence import EvidenceStore
     from reward_lens.signals import ClassifierRM
 
 Model = Annotated[str, typer.Argument(help="Folder of a checkpoint, or a hub id in the cache.")]
@@ -88,6 +91,13 @@ def plain_errors() -> Iterator[None]:
             raise
         typer.echo(f"reward-lens: {_for_shell(str(error))}", err=True)
         raise typer.Exit(2) from error
+
+
+def open_store(path: Path) -> EvidenceStore:
+    """The evidence store that a command appends to."""
+    from reward_lens.evidence import EvidenceStore
+
+    return EvidenceStore(path)
 
 
 def _for_shell(message: str) -> str:

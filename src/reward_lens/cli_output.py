@@ -18,8 +18,9 @@ def check_page(output: Path, pairs: str | None = None, *others: Path | None) -> 
     """Refuse a page that cannot be written, or that would replace what it is made from."""
     from reward_lens.page_files import PageFiles
 
-    beside = (output, output.with_suffix(".evidence.jsonl"), output.with_suffix(".pairs.jsonl"))
-    for path in beside:
+    with plain_errors():
+        files = PageFiles.beside(output)
+    for path in vars(files).values():
         _check_input(path, pairs)
         for other in others:
             if other is not None and path.resolve() == other.resolve():
@@ -31,7 +32,8 @@ def check_page(output: Path, pairs: str | None = None, *others: Path | None) -> 
 
 def check_parent(output: Path, pairs: str | None = None) -> None:
     """Refuse an output that cannot be written, or that would replace the pairs it is made from."""
-    for path in (output, output.with_suffix(".evidence.jsonl")):
+    beside = [] if output.is_dir() else [output.with_suffix(".evidence.jsonl")]  # "." has no suffix
+    for path in (output, *beside):
         if path.is_dir():
             typer.echo(f"reward-lens: {path} is a folder; name another output", err=True)
             raise typer.Exit(2)

@@ -34,6 +34,7 @@ from reward_lens.cli_options import (
     checked_truncate,
     columns_of,
     load,
+    open_store,
     plain_errors,
 )
 from reward_lens.cli_output import MOST_ROWS, check_parent, print_table, say_left_out
@@ -162,7 +163,7 @@ def run(
     function = _function(instrument)
     with ExitStack() as stack, plain_errors():
         options |= parse_settings(function, settings or [])
-        opened = None if store is None else stack.enter_context(_opened(store))
+        opened = None if store is None else stack.enter_context(open_store(store))
         fit: Any
         left_out: dict[str, str] = {}
         if instrument in _ON_CHOICES:
@@ -224,12 +225,6 @@ def _measured(
     if store is not None:
         store.append(found)
     return found, known
-
-
-def _opened(store: Path) -> EvidenceStore:
-    from reward_lens.evidence import EvidenceStore
-
-    return EvidenceStore(store)
 
 
 def _refuse(why: str) -> None:

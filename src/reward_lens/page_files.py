@@ -34,6 +34,17 @@ _NAMED = 5
 
 
 @contextmanager
+def _refused(page: Path) -> Iterator[None]:
+    """What the file system says of a name, as a refusal of the page."""
+    try:
+        yield
+    except DataError:
+        raise
+    except (OSError, ValueError) as error:
+        raise DataError(f"{page} cannot be written: {error}") from error
+
+
+@contextmanager
 def _said(files: PageFiles) -> Iterator[None]:
     """A full disk is no fault of the program."""
     try:
@@ -61,6 +72,20 @@ class PageFiles:
     scored_pairs: Path
 
     @classmethod
+    def beside(cls, page: Path) -> PageFiles:
+        """Their names, whether or not they can be written.
+
+        Raises
+        ------
+        DataError
+            If the page is a folder, or no file can have such a name.
+        """
+        with _refused(page):
+            if page.is_dir():
+                raise DataError(f"{page} is a folder; name another output")
+            return cls(page, page.with_suffix(".evidence.jsonl"), page.with_suffix(".pairs.jsonl"))
+
+    @classmethod
     def of(cls, report: str | PathLike[str]) -> PageFiles:
         """Name them after the page.
 
@@ -71,14 +96,12 @@ class PageFiles:
             written to, one of the names is a folder's, or pairs stand there that no page wrote.
         """
         page = Path(report)
-        try:
-            if page.is_dir():
-                raise DataError(f"{page} is a folder; name another output")
+        found = cls.beside(page)
+        with _refused(page):
             if page.suffix.lower() not in PAGES:
                 raise DataError(f"{page}: a report is a page; end it in .html")
             if not page.parent.is_dir():
                 raise DataError(f"{page}: there is no folder {page.parent}")
-            found = cls(page, page.with_suffix(".evidence.jsonl"), page.with_suffix(".pairs.jsonl"))
             for path in vars(found).values():
                 if path.is_dir():
                     raise DataError(f"{path} is a folder; name another output")
@@ -88,8 +111,6 @@ class PageFiles:
                     f"{found.scored_pairs} would be replaced, and no page wrote it: name another "
                     f"output, or move it"
                 )
-        except (OSError, ValueError) as error:
-            raise DataError(f"{page} cannot be written: {error}") from error
         return found
 
 

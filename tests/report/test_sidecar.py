@@ -153,6 +153,13 @@ def test_nor_anything_else_that_the_audit_reads(files, option):
     assert other.read_text() == "{}\n"
 
 
+@pytest.mark.parametrize("output", [".", "..", "/"])
+def test_a_folder_is_no_page(files, output):
+    result = audit(files, output)
+    assert result.exit_code == 2
+    assert "is a folder; name another output" in result.stderr
+
+
 def test_what_a_page_wrote_is_known_from_other_pairs(signal, tmp_path):
     path, pairs = tmp_path / "a.pairs.jsonl", as_pairs(PAIRS)
     write_sidecar(path, pairs, rl.preference(signal, pairs))
